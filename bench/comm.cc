@@ -91,7 +91,7 @@ Plan plan_of(const Options& options, int64_t floats) {
   mesh.batch.lanes = options.lanes;
   mesh.windows = options.transport != "tcp";
   mesh.hosts = options.hosts;
-  mesh.root = options.kind == "root";
+  if (options.kind == "root") mesh.fold = FoldKind::kRoot;
   mesh.ring = options.kind == "ring";
   return plan_mesh(one_unit(floats), mesh);
 }

@@ -36,9 +36,8 @@ bool goes_with(const LossPart& loss, LossNeed need) {
 
 void JobCheck::fault(std::initializer_list<const char*> names, const std::string& text) {
   for (const char* name : names) {
-    const auto origin = job_.origin.find(name);
-    if (origin == job_.origin.end() || origin->second.find(':') == std::string::npos) continue;
-    return faults.push_back(origin->second + ": " + text);
+    const Origin origin = job_.origin_of(name);
+    if (origin.kind == Origin::Kind::kFile) return faults.push_back(origin.place + ": " + text);
   }
   faults.push_back(text);
 }
@@ -69,26 +68,10 @@ void JobCheck::norm() {
 
 void JobCheck::model() {
   const auto& model = job_.model;
-  const std::string& kind = model.kind;
-  const ModelPart& part = model_part(job_);
   if (rules_.check)
     rules_.check(job_, [this](std::initializer_list<const char*> keys, const std::string& text) {
       fault(keys, text);
     });
-  if (!part.sequences && !part.foreign) {
-    if (model.tied) {
-      fault({"model.tied"},
-            fmt::format(
-                "model.tied = true but model.kind = \"{}\": it has no embedding to tie its head to",
-                kind));
-    }
-    if (model.activation == Activation::kSwiglu) {
-      fault({"model.activation"},
-            fmt::format("model.activation = \"swiglu\" but model.kind = \"{}\": it is the gated "
-                        "layer of a gpt",
-                        kind));
-    }
-  }
   norm();
   if (model.image.size() != 3) {
     fault({"model.image"}, "model.image must have three values: channels, height and width");
@@ -108,24 +91,26 @@ void JobCheck::loss() {
   const ModelPart& model = model_part(job_);
   const LossPart& part = loss_part(job_);
   const bool classes = part.classes;
+  const auto class_losses =
+      names_where<LossPart>([](const LossPart& other) { return other.classes; });
   if (!goes_with(part, model.losses)) {
     const auto fits = names_where<LossPart>(
         [&](const LossPart& other) { return goes_with(other, model.losses); });
     fault({"loss.kind", "model.kind"},
-          fmt::format("loss.kind = \"{}\" but model.kind = \"{}\": it takes \"{}\"", loss.kind,
-                      job_.model.kind, fmt::join(fits, "\", \"")));
+          fmt::format("loss.kind = \"{}\" but model.kind = \"{}\": it takes {}", loss.kind,
+                      job_.model.kind, quoted_list(fits, "or")));
   }
   if (!classes && (loss.label_smoothing > 0 || !loss.class_weights.empty())) {
     fault({"loss.label_smoothing", "loss.class_weights", "loss.kind"},
-          fmt::format("loss.label_smoothing and loss.class_weights are of \"cross-entropy\", but "
-                      "loss.kind = \"{}\"",
-                      loss.kind));
+          fmt::format("loss.label_smoothing and loss.class_weights are of {}, but loss.kind = "
+                      "\"{}\"",
+                      quoted_list(class_losses, "and"), loss.kind));
   }
   if (!classes && data_part(job_).only_classes && model.losses == LossNeed::kAny &&
       !model.foreign) {
-    fault({"loss.kind", "data.kind"}, fmt::format("loss.kind = \"{}\" but data.kind = \"{}\": its "
-                                                  "targets are classes; use \"cross-entropy\"",
-                                                  loss.kind, job_.data.kind));
+    fault({"loss.kind", "data.kind"},
+          fmt::format("loss.kind = \"{}\" but data.kind = \"{}\": its targets are classes; use {}",
+                      loss.kind, job_.data.kind, quoted_list(class_losses, "or")));
   }
   const int64_t many = model.sequences ? job_.model.vocab : job_.model.classes;
   if (!loss.class_weights.empty() && static_cast<int64_t>(loss.class_weights.size()) != many) {
@@ -141,7 +126,10 @@ void JobCheck::loss() {
     fault({"loss.teacher", "loss.kind"},
           loss.teacher.empty()
               ? fmt::format("loss.kind = \"{}\" but loss.teacher is empty: name a run", loss.kind)
-              : "loss.teacher is set but loss.kind is not \"distill\"");
+              : fmt::format("loss.teacher is set but loss.kind is not {}",
+                            quoted_list(names_where<LossPart>(
+                                            [](const LossPart& other) { return other.taught; }),
+                                        "or")));
   }
   if (job_.augment.mixup > 0 && (!classes || model.sequences)) {
     fault({"augment.mixup", "loss.kind"},
@@ -158,11 +146,17 @@ void JobCheck::train() {
                     train.eval_every));
   }
   const OptimizerPart& optimizer = part_named<OptimizerPart>(train.optimizer);
-  if ((train.nesterov && !optimizer.nesterov) || (train.momentum != 0 && !optimizer.momentum)) {
-    fault({"train.momentum", "train.nesterov", "train.optimizer"},
-          fmt::format(
-              "train.momentum and train.nesterov are of \"sgd\", but train.optimizer = \"{}\"",
-              train.optimizer));
+  const auto of = [&](const char* key, bool OptimizerPart::*has) {
+    fault({key, "train.optimizer"},
+          fmt::format("{} is of {}, but train.optimizer = \"{}\"", key,
+                      quoted_list(names_where<OptimizerPart>(
+                                      [=](const OptimizerPart& part) { return part.*has; }),
+                                  "and"),
+                      train.optimizer));
+  };
+  if (train.momentum != 0 && !optimizer.momentum) of("train.momentum", &OptimizerPart::momentum);
+  if (train.nesterov && !optimizer.nesterov) {
+    of("train.nesterov", &OptimizerPart::nesterov);
   } else if (train.nesterov && train.momentum == 0) {
     fault({"train.nesterov"},
           "train.nesterov = true but train.momentum = 0: there is no momentum to look ahead by");

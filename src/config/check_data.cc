@@ -7,6 +7,7 @@
 
 #include "config/job_check.h"
 #include "config/job_parts.h"
+#include "config/reserved_words.h"
 #include "config/table_columns.h"
 
 namespace tutti {
@@ -30,8 +31,8 @@ void JobCheck::data() {
     const auto kinds =
         names_where<DataPart>([&](const DataPart& other) { return reads(model, other); });
     fault({"data.kind", "model.kind"},
-          fmt::format("data.kind = \"{}\" but model.kind = \"{}\": it reads \"{}\"", data.kind,
-                      job_.model.kind, fmt::join(kinds, "\", \"")));
+          fmt::format("data.kind = \"{}\" but model.kind = \"{}\": it reads {}", data.kind,
+                      job_.model.kind, quoted_list(kinds, "and")));
   }
   if (!data_part(job_).generated && data.path.empty()) {
     fault({"data.path"},
@@ -51,7 +52,7 @@ void JobCheck::text() {
           fmt::format("model.vocab = {} but data.kind = \"{}\": bytes need 256", job_.model.vocab,
                       data.kind));
   }
-  if (data.tokenizer != kBytesTokenizer && !text) {
+  if (!tokens_are_bytes(data) && !text) {
     fault({"data.tokenizer", "data.kind"},
           fmt::format("data.tokenizer = \"{}\" but data.kind = \"{}\": it has no text",
                       data.tokenizer, data.kind));
@@ -123,15 +124,16 @@ void JobCheck::images() {
 void JobCheck::columns() {
   const auto& data = job_.data;
   const bool table = data_part(job_).table;
+  const std::string tables =
+      quoted_list(names_where<DataPart>([](const DataPart& part) { return part.table; }), "and");
   std::vector<std::string> texts;
   const ColumnSizes sizes = sizes_of(parse_columns(data.columns, texts));
   for (const std::string& text : texts) fault({"data.columns"}, text);
   if (!texts.empty()) return;
   if (data.resample == Resample::kColumn && !table) {
     fault({"data.resample", "data.kind"},
-          fmt::format(
-              "data.resample = \"column\" but data.kind = \"{}\": only csv and jsonl have columns",
-              data.kind));
+          fmt::format("data.resample = \"column\" but data.kind = \"{}\": only {} have columns",
+                      data.kind, tables));
   } else if (data.resample == Resample::kColumn && sizes.weights != 1) {
     fault({"data.resample"}, "data.resample = \"column\" needs a column with the role weight");
   }
@@ -140,27 +142,32 @@ void JobCheck::columns() {
         {"data.columns", "data.kind"},
         table ? fmt::format("data.columns is empty but data.kind = \"{}\": say what is read",
                             data.kind)
-              : fmt::format(
-                    "data.columns is set but data.kind = \"{}\": only csv and jsonl have columns",
-                    data.kind));
+              : fmt::format("data.columns is set but data.kind = \"{}\": only {} have columns",
+                            data.kind, tables));
   }
   if (!table) return;
   const std::string& kind = job_.model.kind;
   const ModelPart& model = model_part(job_);
   const bool predicts = !model.sequences && !model.reconstructs;  // targets of its own
   if (model.sequences != (sizes.texts == 1) && !model.foreign) {
-    return fault({"data.columns"}, model.sequences
-                                       ? "data.columns: a gpt reads one text column"
-                                       : "data.columns: only a gpt reads a text column");
+    const auto writers =
+        names_where<ModelPart>([](const ModelPart& other) { return other.sequences; });
+    return fault(
+        {"data.columns"},
+        model.sequences
+            ? fmt::format("data.columns: model.kind = \"{}\" reads one text column", kind)
+            : fmt::format("data.columns: only {} reads a text column", quoted_list(writers, "or")));
   }
   if (predicts && !model.foreign && sizes.targets == 0) {
     fault({"data.columns"}, "data.columns has no target");
   }
   if (reads_features(job_) && !sizes.categories.empty()) {
-    fault({"data.columns"}, fmt::format("data.columns has categories, which model.kind = \"{}\" "
-                                        "does not read; make them one-hot, or use "
-                                        "\"wide-deep\"",
-                                        kind));
+    const auto embedding =
+        names_where<ModelPart>([](const ModelPart& other) { return other.reads.fields; });
+    fault({"data.columns"},
+          fmt::format("data.columns has categories, which model.kind = \"{}\" does not read; make "
+                      "them one-hot, or use {}",
+                      kind, quoted_list(embedding, "or")));
   }
   const bool classes = loss_part(job_).classes;
   const bool yes_or_no = loss_part(job_).yes_or_no && sizes.classes == 2;  // as 1 or 0

@@ -16,10 +16,10 @@ bool is_narrow(const Job& job) {
 }
 
 /// Whether somebody wrote the key down, with whatever value.
-bool is_said(const Key& key, const Job& job) {
-  const auto origin = job.origin.find(key.full_name());
-  return origin != job.origin.end() &&
-         (origin->second == "--set" || origin->second.find(':') != std::string::npos);
+bool is_said(const Key& key, const Job& job) { return job.origin_of(key.full_name()).is_said(); }
+
+bool is_resolved(const char* key, const Job& job) {
+  return job.origin_of(key).kind == Origin::Kind::kResolved;
 }
 
 /// All that a job must say, and leave out, to be computed by a CPU: whoever does so is not refused
@@ -38,8 +38,7 @@ std::string way_to_cpu(const Job& job) {
     if (key.gpu && cuda && (is_said(key, job) || key.get(job) != key.fallback))
       without.push_back(key.full_name());
   }
-  const auto transport = job.origin.find("layout.transport");
-  const bool chosen = transport != job.origin.end() && transport->second == "resolved";
+  const bool chosen = is_resolved("layout.transport", job);
   if (cuda && part_named<TransportPart>(job.layout.transport).gpu && !chosen)
     to("layout.transport", "auto");
   const std::string left =
@@ -73,12 +72,14 @@ void JobCheck::device(const Machine& machine) {
                 "of it; {}",
                 job_.train.optimizer, way_to_cpu(job_)));
     }
+    const auto gpu_transports =
+        names_where<TransportPart>([](const TransportPart& part) { return part.gpu; });
     if (layout.ranks > 1 && !part_named<TransportPart>(layout.transport).gpu) {
       fault({"layout.transport", "numerics.device"},
             fmt::format("layout.transport = \"{}\" but numerics.device = \"cuda\": gradients are "
                         "in the GPUs' memory, "
-                        "which only \"nccl\" carries",
-                        layout.transport));
+                        "which only {} carries",
+                        layout.transport, quoted_list(gpu_transports, "and")));
     }
     if (!layout.offload_folder.empty()) {
       fault({"layout.offload_folder", "numerics.device"},
@@ -91,9 +92,8 @@ void JobCheck::device(const Machine& machine) {
   if (part_named<TransportPart>(layout.transport).gpu) {
     fault({"layout.transport", "numerics.device"},
           fmt::format("layout.transport = \"{}\" but numerics.device = \"cpu\": it carries GPUs' "
-                      "memory alone; use "
-                      "\"{}\" or \"tcp\"",
-                      layout.transport, layout.workers == Workers::kThread ? "inproc" : "shm"));
+                      "memory alone; use {}",
+                      layout.transport, connecting(layout.workers)));
   }
   for (const Key& key : keys()) {
     if (!key.gpu || (!is_said(key, job_) && key.get(job_) == key.fallback)) continue;
@@ -107,9 +107,7 @@ void JobCheck::device(const Machine& machine) {
 void JobCheck::precision(const Machine& machine) {
   const NumericsConfig& numerics = job_.numerics;
   if (is_narrow(job_) && numerics.device == DeviceKind::kCpu) {
-    const auto origin = job_.origin.find("numerics.device");
-    const bool chosen =
-        origin != job_.origin.end() && origin->second == "resolved" && !machine.no_gpu.empty();
+    const bool chosen = is_resolved("numerics.device", job_) && !machine.no_gpu.empty();
     const std::string text = fmt::format(
         "numerics.precision = \"{}\" but numerics.device = \"cpu\"", numerics.precision);
     fault({"numerics.precision", "numerics.device"},

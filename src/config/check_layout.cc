@@ -48,9 +48,8 @@ std::string these_work(std::vector<std::string> ways) {
   return ways.empty() ? "" : fmt::format("; these work: {}", fmt::join(ways, "; "));
 }
 
-std::string setting(const Job& job, const std::string& section, const std::string& name) {
-  const Key* key = find_key(section, name);
-  return fmt::format("{} = {}", key->full_name(), value_text(key->get(job)));
+std::string setting(const Job& job, const Key& key) {
+  return fmt::format("{} = {}", key.full_name(), value_text(key.get(job)));
 }
 
 }  // namespace
@@ -61,50 +60,26 @@ bool model_may_refuse(const Job& job) {
          layout.fold == FoldKind::kOwner || job.train.tensor_slices > 1;
 }
 
-std::string idle_reason(const Job& job, const std::string& key) {
-  const LayoutConfig& layout = job.layout;
-  if ((key == "layout.schedule" || key == "layout.chunks" || key == "layout.in_flight" ||
-       key == "layout.cut") &&
-      layout.pipeline == 1) {
-    return "layout.pipeline = 1: there are no stages to order or cut";
-  }
-  const PipelinePart& schedule = part_named<PipelinePart>(layout.schedule);
-  if (key == "layout.chunks" && schedule.chunks != 0) {
-    return fmt::format(
-        "layout.schedule = \"{}\": only \"{}\" has chunks of one's own number", layout.schedule,
-        fmt::join(names_where<PipelinePart>([](const auto& part) { return part.chunks == 0; }),
-                  "\" and \""));
-  }
-  if (key == "layout.in_flight" && !schedule.splits) {
-    return fmt::format(
-        "layout.schedule = \"{}\": only \"{}\" are made to measure", layout.schedule,
-        fmt::join(names_where<PipelinePart>([](const auto& part) { return part.splits; }),
-                  "\" and \""));
-  }
-  if (key == "layout.offload_folder" && layout.offload == Offload::kNone) {
-    return "layout.offload = \"none\": nothing is offloaded";
-  }
-  if (key == "layout.shards" && layout.zero <= 0) return "layout.zero = 0: nothing is sliced";
-  if (key == "layout.depth" && layout.zero < 3) {
-    return fmt::format("layout.zero = {}: only ZeRO-3 gathers units", layout.zero);
-  }
-  return "";
+std::string connecting(Workers workers) {
+  return quoted_list(names_where<TransportPart>(
+                         [&](const TransportPart& part) { return connects(part, workers); }),
+                     "or");
 }
 
 std::string without_idle(const Job& job) {
   std::vector<std::string> idle;
   for (const Key& key : keys())
-    if (key.get(job) != key.fallback && !idle_reason(job, key.full_name()).empty())
+    if (key.get(job) != key.fallback && !key.idle_reason(job).empty())
       idle.push_back(key.full_name());
   return idle.empty() ? "" : fmt::format(" without {}", fmt::join(idle, " and "));
 }
 
 void JobCheck::idle_keys() {
   for (const Key& key : keys()) {
-    const std::string reason = idle_reason(job_, key.full_name());
+    const std::string reason = key.idle_reason(job_);
     if (reason.empty() || key.get(job_) == key.fallback) continue;
     fault({key.full_name().c_str()},
-          fmt::format("{} but {}; leave it out", setting(job_, key.section, key.name), reason));
+          fmt::format("{} but {}; leave it out", setting(job_, key), reason));
   }
 }
 
@@ -113,14 +88,11 @@ void JobCheck::slices() {
   const std::string& kind = job_.model.kind;
   if (slices <= 1) return;
   if (!model_part(job_).sliced) {
-    auto sliced = names_where<ModelPart>([](const ModelPart& model) { return model.sliced; });
-    const std::string last = sliced.back();
-    sliced.pop_back();
+    const auto sliced = names_where<ModelPart>([](const ModelPart& model) { return model.sliced; });
     return fault({"train.tensor_slices", "model.kind"},
-                 fmt::format("train.tensor_slices = {} but model.kind = \"{}\": {} and {} "
-                             "are defined in slices"
-                             "; these work: tensor_slices = 1",
-                             slices, kind, fmt::join(sliced, ", "), last));
+                 fmt::format("train.tensor_slices = {} but model.kind = \"{}\": {} are defined in "
+                             "slices; these work: tensor_slices = 1",
+                             slices, kind, quoted_list(sliced, "and")));
   }
   if (!rules_.cut_sizes) return;
   const auto sizes = rules_.cut_sizes(job_);
@@ -196,9 +168,9 @@ void JobCheck::uneven_mesh() {
   for (int64_t many : {below, below + shares}) {
     if (works(many, layout.tensor, layout.pipeline)) ranks.push_back(many);
   }
-  const std::string asked = layout.pipeline == 1 ? setting(job_, "layout", "tensor")
+  const std::string asked = layout.pipeline == 1 ? setting(job_, key_named("layout.tensor"))
                             : layout.tensor == 1
-                                ? setting(job_, "layout", "pipeline")
+                                ? setting(job_, key_named("layout.pipeline"))
                                 : fmt::format("layout.tensor x layout.pipeline = {} x {}",
                                               layout.tensor, layout.pipeline);
   fault(
@@ -265,22 +237,17 @@ void JobCheck::beside_mesh() {
 /// ways out are named.
 void JobCheck::refuse_beside(const char* asked, const char* why, const char* works,
                              std::initializer_list<const char*> others) {
-  const auto key_of = [](const std::string& full_name) {
-    const size_t dot = full_name.find('.');
-    return find_key(full_name.substr(0, dot), full_name.substr(dot + 1));
-  };
-  const Key* key = key_of(asked);
+  const Key& key = key_named(asked);
   for (const char* name : others) {
-    const Key* other = key_of(name);
-    const Value off = other->automatic ? Value(int64_t{0}) : other->fallback;
-    if (other->get(job_) == off || other->get(job_) == other->fallback) continue;
+    const Key& other = key_named(name);
+    const Value off = other.off();
+    if (other.get(job_) == off || other.get(job_) == other.fallback) continue;
     Job without = job_;
-    other->set(without, off);
-    return fault({asked, name}, fmt::format("{} but {}: {}; these work: {}; {} = {}{}{}",
-                                            setting(job_, key->section, key->name),
-                                            setting(job_, other->section, other->name), why, works,
-                                            other->name, value_text(off), without_idle(without),
-                                            other->layout ? "" : " (which is another job)"));
+    other.set(without, off);
+    return fault({asked, name},
+                 fmt::format("{} but {}: {}; these work: {}; {} = {}{}{}", setting(job_, key),
+                             setting(job_, other), why, works, other.name, value_text(off),
+                             without_idle(without), other.layout ? "" : " (which is another job)"));
   }
 }
 
@@ -299,15 +266,15 @@ void JobCheck::layout() {
     fault(
         {"layout.transport", "layout.workers"},
         fmt::format("layout.transport = \"{0}\" but layout.workers = \"process\": {0} reaches only "
-                    "threads of one process; use \"shm\" or \"tcp\"",
-                    layout.transport));
+                    "threads of one process; use {1}",
+                    layout.transport, connecting(layout.workers)));
   }
   if (!transport.threads && !transport.gpu && layout.workers == Workers::kThread) {
     fault(
         {"layout.transport", "layout.workers"},
         fmt::format("layout.transport = \"{}\" but layout.workers = \"thread\": threads share all "
-                    "their memory; use \"inproc\" or \"tcp\"",
-                    layout.transport));
+                    "their memory; use {}",
+                    layout.transport, connecting(layout.workers)));
   }
   constexpr int64_t kLastPort = 65535;
   const bool listens = transport.listens || layout.hosts > 1;

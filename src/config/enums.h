@@ -1,7 +1,7 @@
 // The keys of a job whose values are a closed set, each as an enum with its names. To add a value:
-// its enumerator and its name here, and the code that does it. Names of parts that a program may
-// add to (models, optimizers, schedules, losses, formats, transports) are strings, looked up in
-// tables: config/job_parts.h.
+// its enumerator and its name here, and the code that does it. Parts (models, losses, formats,
+// optimizers, schedules, metrics, transports) are named by strings instead, which are looked up in
+// the tables of config/job_parts.h and of the folders that implement them.
 #pragma once
 
 #include <cstdint>

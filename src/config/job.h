@@ -17,8 +17,7 @@
 namespace tutti {
 
 struct ModelConfig {
-  // gpt | mlp | cnn | wide-deep | autoencoder | script | custom (a C++ program brings its own)
-  std::string kind;
+  std::string kind;  // a ModelPart (config/job_parts.h)
   int64_t layers, width, heads, context, vocab;
   bool tied;              // gpt: the head uses the token embedding
   Activation activation;  // swiglu: gpt
@@ -50,7 +49,7 @@ struct ModelConfig {
 };
 
 struct LossConfig {
-  std::string kind;  // auto | cross-entropy | mse | mae | huber | bce | distill
+  std::string kind;  // auto | a LossPart
   double label_smoothing;
   std::vector<double> class_weights;  // empty: all 1
   double delta;                       // huber
@@ -60,9 +59,8 @@ struct LossConfig {
 };
 
 struct DataConfig {
-  // text | tokens | walk | points | clicks | idx | csv | jsonl | numpy | images
-  std::string kind;
-  // text: a file, or "kjv"; idx: an images file or a folder with MNIST's names, or "fashion-mnist"
+  std::string kind;  // a DataPart
+  // a file or folder, or a word of kInstalledData (config/reserved_words.h)
   std::string path;
   std::string labels;  // idx, numpy: the file of the labels, where the folder does not say it
   std::string test, test_labels;  // evaluated once, at the end
@@ -103,18 +101,16 @@ struct AugmentConfig {
 struct TrainConfig {
   int64_t lanes, micro_batches, micro_batch_size, tensor_slices, steps;
   uint64_t seed;
-  std::string optimizer;  // sgd | adagrad | rmsprop | adam | adamw | lion | lamb
+  std::string optimizer;  // an OptimizerPart
   double lr, beta1, beta2, eps, weight_decay, momentum;
   bool nesterov;
   std::vector<std::string> groups;  // "pattern option=value..." (config/parameter_groups.h)
-  // constant | step | exponential | linear | polynomial | cosine | one-cycle | inverse-sqrt |
-  // plateau
-  std::string schedule;
-  int64_t warmup;   // steps
-  double final_lr;  // fraction of lr that a schedule ends at
-  double factor;    // step, exponential, plateau: what lr is multiplied by
-  int64_t every;    // step, exponential: after so many steps
-  double power;     // polynomial
+  std::string schedule;             // a SchedulePart
+  int64_t warmup;                   // steps
+  double final_lr;                  // fraction of lr that a schedule ends at
+  double factor;                    // step, exponential, plateau: what lr is multiplied by
+  int64_t every;                    // step, exponential: after so many steps
+  double power;                     // polynomial
   // cosine: steps of the first cycle before a restart; 0: no restarts
   int64_t cycle;
   double cycle_growth;  // each cycle is so many times as long as the one before
@@ -151,18 +147,35 @@ struct LayoutConfig : PlanKeys {
   PlanKind plan{};
   Workers workers{};
   std::string transport, address;
-  FoldKind fold{};
   PartitionKind partition{};
   std::string partition_by;  // feature: the column, or "class"
   // "blocks.2,blocks.4": where the pipeline's chunks begin; empty: by cost
   std::string cut;
-  Offload offload{};
   std::string offload_folder;
-  int64_t ranks = 0, tensor = 0, pipeline = 0, port = 0, connections = 0, bucket_floats = 0;
+  int64_t ranks = 0, tensor = 0, pipeline = 0, port = 0, connections = 0;
   int64_t shards = 0;     // ZeRO: over how many data ranks state is sliced; 0: all
   double timeout = 0;     // seconds
   bool graph = false;     // cuda: a steady step is captured once and launched again
   bool prefetch = false;  // cuda: the next step's input travels to the device while this one runs
+};
+
+/// Where a key's value came from.
+struct Origin {
+  enum class Kind {
+    kDefault,
+    kBuiltin,   ///< a built-in job
+    kFile,      ///< a line of the job's file
+    kSetting,   ///< --set
+    kResolved,  ///< an `auto` that became a value
+    kPlanned,   ///< the planner's choice
+  };
+  Kind kind = Kind::kDefault;
+  std::string place{};  ///< of kBuiltin and kFile: "built-in gpt-kjv", "my.toml:12"
+  /// Whether whoever runs the job wrote it down.
+  bool is_said() const { return kind == Kind::kFile || kind == Kind::kSetting; }
+  /// As `explain` shows it.
+  std::string text() const;
+  bool operator==(const Origin&) const = default;
 };
 
 struct Job {
@@ -174,9 +187,13 @@ struct Job {
   TrainConfig train{};
   NumericsConfig numerics{};
   LayoutConfig layout{};
-  /// "section.key" -> where its value came from: "default", "built-in gpt-kjv", "my.toml:12",
-  /// "--set", "resolved".
-  std::map<std::string, std::string> origin;
+  /// By "section.key"; a key that a program set has none.
+  std::map<std::string, Origin> origin;
+  /// Of a key that has none: kDefault.
+  Origin origin_of(const std::string& key) const {
+    const auto found = origin.find(key);
+    return found == origin.end() ? Origin{} : found->second;
+  }
 };
 
 /// Whether a model may not run on the job's layout: the rest of what is refused does not need it.
@@ -218,12 +235,10 @@ struct Machine {
 struct ModelRules;
 
 /// Resolves `auto` values once, from what this process may use: device, ranks, isa, matmul,
-/// transport, fold. Origin "resolved". Then checks what needs all values: a batch that cannot be
+/// transport, fold. Their origin is kResolved. Then checks what needs all values: a batch that cannot be
 /// cut as asked, ranks that make up no mesh or more data ranks than lanes, a device that is not
-/// there. Throws ConfigError.
+/// there. Throws ConfigError. Whoever makes no model hands in no rules: `{}`.
 void resolve(Job& job, const Machine& machine, const ModelRules& rules);
-/// The same without a model's rules: for jobs that make no model.
-void resolve(Job& job, const Machine& machine);
 /// For the job of a run that goes on, before resolve(): what its file says and has no meaning on
 /// the device or in the precision that it goes on with (a GPU's keys on a CPU, a loss scale outside
 /// of float16), or on its mesh (a schedule without stages), takes its default again. What was --set

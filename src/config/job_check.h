@@ -10,11 +10,12 @@
 
 namespace tutti {
 
-/// Why a key of the layout says nothing to this job ("layout.pipeline = 1: ..."); "" where it does.
-std::string idle_reason(const Job& job, const std::string& key);
 /// What a hint at this job must add: " without layout.shards and layout.depth", the keys that are
 /// set and would say nothing to it; "" where there are none.
 std::string without_idle(const Job& job);
+
+/// The transports that connect such ranks, as a hint: "shm" or "tcp".
+std::string connecting(Workers workers);
 
 class JobCheck {
  public:

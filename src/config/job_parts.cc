@@ -2,7 +2,10 @@
 // that implements it, in a table under the same name.
 #include "config/job_parts.h"
 
+#include <fmt/format.h>
+
 #include "config/job.h"
+#include "config/reserved_words.h"
 
 namespace tutti {
 
@@ -16,8 +19,7 @@ std::span<const ModelPart> parts() {
        .norms = {kLayer, kRms},
        .losses = LossNeed::kClasses,
        .sequences = true,
-       .sliced = true,
-       .second_stage = "blocks.0"},
+       .sliced = true},
       {.name = "mlp",
        .help = "dense layers: classes or values of flat records",
        .reads = {.features = true},
@@ -53,7 +55,7 @@ std::span<const ModelPart> parts() {
 template <>
 std::span<const LossPart> parts() {
   static const std::vector<LossPart> all = {
-      {.name = "cross-entropy", .help = "of classes", .classes = true},
+      {.name = "cross-entropy", .help = "of classes", .classes = true, .plain = true},
       {.name = "mse", .help = "squared distance of values", .reconstructs = true},
       {.name = "mae", .help = "absolute distance of values"},
       {.name = "huber", .help = "a square near 0 and a line beyond `delta`"},
@@ -91,6 +93,7 @@ std::span<const DataPart> parts() {
        .help = "generated clicks: 8 numbers and 6 categories",
        .gives = {.fields = true},
        .generated = true,
+       .fields = {.numbers = 8, .categories = 6, .values = 16},
        .baseline = BaselineKind::kTruth},
       {.name = "idx",
        .help = "IDX images, as MNIST's",
@@ -114,13 +117,20 @@ std::span<const DataPart> parts() {
 template <>
 std::span<const OptimizerPart> parts() {
   static const std::vector<OptimizerPart> all = {
-      {.name = "sgd", .help = "with or without momentum", .momentum = true, .nesterov = true},
-      {.name = "adagrad", .help = "by the sum of all squares"},
-      {.name = "rmsprop", .help = "by a mean of the squares", .momentum = true},
-      {.name = "adam", .help = "by both moments; decay is added to the gradient"},
-      {.name = "adamw", .help = "by both moments; decoupled decay"},
-      {.name = "lion", .help = "the sign of a moment; decoupled decay"},
-      {.name = "lamb", .help = "adam's direction, scaled layer by layer", .sliced = false},
+      {.name = "sgd",
+       .help = "with or without momentum",
+       .momentum = true,
+       .nesterov = true,
+       .gpu = true},
+      {.name = "adagrad", .help = "by the sum of all squares", .gpu = true},
+      {.name = "rmsprop", .help = "by a mean of the squares", .momentum = true, .gpu = true},
+      {.name = "adam", .help = "by both moments; decay is added to the gradient", .gpu = true},
+      {.name = "adamw", .help = "by both moments; decoupled decay", .gpu = true},
+      {.name = "lion", .help = "the sign of a moment; decoupled decay", .gpu = true},
+      {.name = "lamb",
+       .help = "adam's direction, scaled layer by layer",
+       .sliced = false,
+       .gpu = true},
   };
   return all;
 }
@@ -189,14 +199,33 @@ std::span<const TransportPart> parts() {
   return all;
 }
 
+std::string quoted_list(const std::vector<std::string>& names, std::string_view last) {
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) text += i + 1 < names.size() ? ", " : fmt::format(" {} ", last);
+    text += "\"" + names[i] + "\"";
+  }
+  return text;
+}
+
 const ModelPart& model_part(const Job& job) { return part_named<ModelPart>(job.model.kind); }
 const LossPart& loss_part(const Job& job) { return part_named<LossPart>(job.loss.kind); }
 const DataPart& data_part(const Job& job) { return part_named<DataPart>(job.data.kind); }
 
 BaselineKind baseline_offered(const Job& job) {
   const BaselineKind offered = data_part(job).baseline;
-  const bool bytes = job.data.tokenizer == kBytesTokenizer;
+  const bool bytes = tokens_are_bytes(job.data);
   return offered == BaselineKind::kBigram && !bytes ? BaselineKind::kNone : offered;
+}
+
+bool connects(const TransportPart& transport, Workers workers) {
+  return !transport.gpu && (workers == Workers::kThread ? transport.threads : transport.processes);
+}
+
+std::string_view automatic_transport(bool gpu, Workers workers) {
+  return first_where<TransportPart>([&](const TransportPart& transport) {
+    return gpu ? transport.gpu : connects(transport, workers);
+  });
 }
 
 bool reads_images(const Job& job) {

@@ -1,10 +1,11 @@
-// The parts a job names: models, losses, formats of data, optimizers, schedules, metrics and
-// transports. A part is a row here, with what the checks of a job must know of it, and a row in the
+// The parts a job names: models, losses, formats of data, optimizers, schedules, pipeline schedules,
+// metrics and transports. A part is a row here, with what the checks of a job must know of it, and a row in the
 // table of the folder that implements it. Parts are looked up by name, and nobody compares the
 // names: whoever needs to know more of a part asks a property. docs/architecture.md lists the
 // files to touch for each.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,8 +41,6 @@ struct ModelPart {
   bool reconstructs = false;          ///< its input is its target
   bool sliced = false;                ///< it is defined in train.tensor_slices
   bool foreign = false;               ///< a program's own: nothing else is known of it
-  /// Where a pipeline's second stage may always begin; "": its blocks have names of their own.
-  std::string_view second_stage{};
 };
 
 struct LossPart {
@@ -50,12 +49,20 @@ struct LossPart {
   bool reconstructs = false;  ///< goes with a model whose input is its target
   bool yes_or_no = false;     ///< of probabilities: two classes are 0 and 1
   bool taught = false;        ///< by the run in loss.teacher
+  /// Classes alone: what `auto` means for them, and what kernels of a gpt compute.
+  bool plain = false;
+};
+
+/// The fields of a generated record: so many numbers, and categories of so many values each.
+struct GeneratedFields {
+  int64_t numbers = 0, categories = 0, values = 0;
 };
 
 struct DataPart {
   std::string_view name, help;
   Forms gives{};
   bool generated = false;     ///< there is no file, and no end
+  GeneratedFields fields{};   ///< of generated records that are fields
   bool table = false;         ///< has data.columns
   bool text = false;          ///< goes through data.tokenizer
   bool decoded = false;       ///< pictures of files: grey or in colour
@@ -70,7 +77,7 @@ struct OptimizerPart {
   bool momentum = false;  ///< reads train.momentum
   bool nesterov = false;  ///< and train.nesterov
   bool sliced = true;     ///< a slice is updated by itself: all but those that need whole norms
-  bool gpu = true;        ///< GPUs have a kernel of it
+  bool gpu = false;       ///< GPUs have a kernel of it
 };
 
 struct SchedulePart {
@@ -139,6 +146,15 @@ std::vector<std::string> names_where(const Fits& fits) {
     if (fits(part)) names.emplace_back(part.name);
   return names;
 }
+/// The first of them, which is the one that `auto` means; "" if there is none.
+template <class Part, class Fits>
+std::string_view first_where(const Fits& fits) {
+  for (const Part& part : parts<Part>())
+    if (fits(part)) return part.name;
+  return {};
+}
+/// "a", "b" and "c", where `last` is "and": for messages that say which parts have something.
+std::string quoted_list(const std::vector<std::string>& names, std::string_view last);
 template <class Part>
 std::vector<std::string> names_of() {
   return names_where<Part>([](const Part&) { return true; });
@@ -151,10 +167,12 @@ struct Job;
 const ModelPart& model_part(const Job& job);
 const LossPart& loss_part(const Job& job);
 const DataPart& data_part(const Job& job);
-/// data.tokenizer: each byte is a token.
-inline constexpr const char* kBytesTokenizer = "bytes";
 /// What the job's data offers to compare a model with.
 BaselineKind baseline_offered(const Job& job);
+/// Whether a transport connects such ranks in the host's memory.
+bool connects(const TransportPart& transport, Workers workers);
+/// What `auto` is: of those that carry GPUs' memory, or that connect such workers, the first.
+std::string_view automatic_transport(bool gpu, Workers workers);
 /// Whether the model reads its records as images: those that can are not flattened.
 bool reads_images(const Job& job);
 /// Whether the job goes by its evaluations: its schedule, early stopping or the best checkpoint.

@@ -1,9 +1,12 @@
 // The rows of the schema, a line or two per key. To add a key: its field in job.h, its row here,
 // `./tutti docs`.
+#include <fmt/format.h>
+
 #include <type_traits>
 
 #include "base/error.h"
 #include "config/job_parts.h"
+#include "config/reserved_words.h"
 #include "config/schema.h"
 
 namespace tutti {
@@ -21,11 +24,17 @@ class Row {
     key_.allowed = std::move(allowed);
     return *this;
   }
-  Row& layout() {
-    key_.layout = true;
+  /// A run that goes on may have another value.
+  Row& may_change() {
+    key_.may_change = true;
     return *this;
   }
-  /// The planner tries its values.
+  /// When the key says nothing, and why: "" where it does.
+  Row& idle(std::string (*reason)(const Job& job)) {
+    key_.idle = reason;
+    return *this;
+  }
+  /// The planner says its value where nobody does, and may try several (plan/search/choose.cc).
   Row& searched() {
     key_.searched = true;
     return *this;
@@ -69,6 +78,7 @@ class Rows {
   Row add(T Owner::*field, std::string name, Value fallback, std::string help) {
     Key key;
     key.section = section_;
+    key.layout = std::is_same_v<Part, LayoutConfig>;
     key.name = std::move(name);
     key.help = std::move(help);
     key.fallback = std::move(fallback);
@@ -93,6 +103,7 @@ class Rows {
   Row add(E Owner::*field, std::string name, E fallback, std::string help) {
     Key key;
     key.section = section_;
+    key.layout = std::is_same_v<Part, LayoutConfig>;
     key.name = std::move(name);
     key.help = std::move(help);
     key.fallback = std::string(name_of(fallback));
@@ -235,9 +246,7 @@ void add_data(std::vector<Key>& keys) {
   using C = DataConfig;
   Rows<C> rows(keys, "data", &Job::data);
   rows.add(&C::kind, "kind", "text",
-           "text of a file; a file of tokens; generated walks over the tokens, points or clicks; "
-           "IDX images; tables; "
-           "NumPy arrays; a folder of PNG and JPEG images, a folder for each class")
+           "where records come from; the parts at the end of docs/job.md say what each is")
       .one_of(names_of<DataPart>());
   rows.add(&C::path, "path", "kjv",
            "file or folder; `kjv`: the King James text, `fashion-mnist`: the images, which set-up "
@@ -258,7 +267,7 @@ void add_data(std::vector<Key>& keys) {
   rows.add(&C::fold, "fold", 0, "which of the folds, from 0").range(0, 999);
   rows.add(&C::columns, "columns", kNames,
            "csv, jsonl: the columns that are read, as docs/data.md says");
-  rows.add(&C::delimiter, "delimiter", "auto",
+  rows.add(&C::delimiter, "delimiter", kAutomaticDelimiter,
            "csv: one character; `auto`: a comma, or a tab in .tsv files");
   rows.add(&C::header, "header", true,
            "csv: the first line names the columns; else they are 1, 2, 3, ...");
@@ -386,10 +395,12 @@ void add_numerics(std::vector<Key>& keys) {
   Rows<C> rows(keys, "numerics", &Job::numerics);
   rows.add(&C::device, "device", DeviceKind::kAuto,
            "what computes; resolved once: `cuda` where there is a GPU that can be used (`tutti "
-           "doctor`)");
+           "doctor`)")
+      .may_change();
   rows.add(&C::precision, "precision", Precision::kFloat32,
            "of activations and matmuls, 16 bits on a GPU alone; weights, sums and the optimizer "
-           "are float32");
+           "are float32")
+      .may_change();
   rows.add(&C::loss_scale, "loss_scale", 0.0,
            "float16: what the loss is multiplied by at first; 0: 65536. A step whose gradients "
            "overflow is skipped and "
@@ -411,6 +422,45 @@ void add_numerics(std::vector<Key>& keys) {
            "which MKL does not use");
 }
 
+// When keys of the layout say nothing.
+
+std::string no_stages(const Job& job) {
+  return job.layout.pipeline == 1 ? "layout.pipeline = 1: there are no stages to order or cut" : "";
+}
+
+std::string other_schedule(const Job& job, bool (*fits)(const PipelinePart& part),
+                           const char* what) {
+  if (const std::string reason = no_stages(job); !reason.empty()) return reason;
+  if (fits(part_named<PipelinePart>(job.layout.schedule))) return "";
+  return fmt::format("layout.schedule = \"{}\": only {} {}", job.layout.schedule,
+                     quoted_list(names_where<PipelinePart>(fits), "and"), what);
+}
+
+std::string no_chunks(const Job& job) {
+  return other_schedule(
+      job, [](const PipelinePart& part) { return part.chunks == 0; },
+      "has chunks of one's own number");
+}
+
+std::string no_measure(const Job& job) {
+  return other_schedule(
+      job, [](const PipelinePart& part) { return part.splits; }, "are made to measure");
+}
+
+std::string no_slices(const Job& job) {
+  return job.layout.zero <= 0 ? "layout.zero = 0: nothing is sliced" : "";
+}
+
+std::string no_gathers(const Job& job) {
+  if (job.layout.zero >= 3) return "";
+  return fmt::format("layout.zero = {}: only ZeRO-3 gathers units", job.layout.zero);
+}
+
+std::string no_offload(const Job& job) {
+  const bool none = job.layout.offload == Offload::kNone;
+  return none ? "layout.offload = \"none\": nothing is offloaded" : "";
+}
+
 void add_layout(std::vector<Key>& keys) {
   using C = LayoutConfig;
   Rows<C> rows(keys, "layout", &Job::layout);
@@ -418,81 +468,67 @@ void add_layout(std::vector<Key>& keys) {
            "0: one per core this process may use, or one per GPU, in whole replicas of tensor x "
            "pipeline; at most "
            "one of these per lane")
-      .range(0, 65536)
-      .layout();
-  rows.add(&C::plan, "plan", PlanKind::kGiven, "`auto`: the planner chooses what is not set")
-      .layout();
-  rows.add(&C::workers, "workers", Workers::kProcess, "what a rank is").layout();
+      .range(0, 65536);
+  rows.add(&C::plan, "plan", PlanKind::kGiven, "`auto`: the planner chooses what is not set");
+  rows.add(&C::workers, "workers", Workers::kProcess, "what a rank is");
   rows.add(&C::hosts, "hosts", 1,
            "ranks are grouped into hosts in order, where no launcher says it")
-      .range(1, 65536)
-      .layout();
+      .range(1, 65536);
   rows.add(&C::transport, "transport", "auto",
            "what carries the bytes; `auto`: shm, inproc between threads, nccl between GPUs")
-      .one_of(with_auto(names_of<TransportPart>()))
-      .layout();
+      .one_of(with_auto(names_of<TransportPart>()));
   rows.add(&C::timeout, "timeout", 30.0, "seconds of silence before a rank is given up")
-      .range(0.1, 86400)
-      .layout();
-  rows.add(&C::overlap, "overlap", true, "gradients are reduced while backward still runs")
-      .layout();
+      .range(0.1, 86400);
+  rows.add(&C::overlap, "overlap", true, "gradients are reduced while backward still runs");
   rows.add(&C::graph, "graph", true, "cuda: a steady step is captured once and launched again")
-      .layout()
       .gpu();
   rows.add(&C::prefetch, "prefetch", true,
            "cuda: the next step's input travels to the GPU while this one runs")
-      .layout()
       .gpu();
-  rows.add(&C::tensor, "tensor", 1, "ranks along the tensor axis")
-      .range(1, 65536)
-      .layout()
-      .searched();
+  rows.add(&C::tensor, "tensor", 1, "ranks along the tensor axis").range(1, 65536).searched();
   rows.add(&C::pipeline, "pipeline", 1, "pipeline stages; data ranks = ranks / (tensor x pipeline)")
       .range(1, 65536)
-      .layout()
       .searched();
-  rows.add(&C::schedule, "schedule", "1f1b", "pipeline schedule")
+  rows.add(&C::schedule, "schedule", PlanKeys{}.schedule, "pipeline schedule")
       .one_of(names_of<PipelinePart>())
-      .layout()
       .searched()
       .named(", {}", ",{}")
-      .always_named();
+      .always_named()
+      .idle(no_stages);
   rows.add(&C::chunks, "chunks", 2, "interleaved: parts of the model that a stage has")
       .range(2, 64)
-      .layout()
-      .searched();
+      .searched()
+      .idle(no_chunks);
   rows.add(&C::in_flight, "in_flight", 0,
            "zero-bubble, zbv: micro-batches that a part of the model keeps, in an order made to "
            "measure for parts of "
            "unequal cost; more keep stages from waiting and take memory; 0: the published order")
       .range(0, 65536)
-      .layout()
       .searched()
-      .named(", {} in flight", "/{}");
+      .named(", {} in flight", "/{}")
+      .idle(no_measure);
   rows.add(&C::cut, "cut", "",
            "blocks with which the pipeline's later parts begin (`blocks.2,blocks.4`); empty: by "
            "cost")
-      .layout();
+      .idle(no_stages);
   rows.add_automatic(&C::zero, "zero",
                      "ZeRO stage: what data-parallel ranks share out; `auto`: 1 where it costs "
                      "nothing, else 0")
       .range(0, 3)
-      .layout()
       .searched()
       .named(", zero {}", ",zero{}");
   rows.add(&C::shards, "shards", 0,
            "ZeRO: over how many data ranks state is sliced; 0: all; fewer: replicas of slices")
       .range(0, 65536)
-      .layout()
       .searched()
-      .named(" over {}", "/{}");
+      .named(" over {}", "/{}")
+      .idle(no_slices);
   rows.add(&C::depth, "depth", 1, "ZeRO-3: units gathered ahead of their use")
       .range(0, 64)
-      .layout()
-      .named(", depth {}", ",depth{}");
+      .named(", depth {}", ",depth{}")
+      .idle(no_gathers);
   rows.add(&C::recompute, "recompute", Recompute::kNone,
            "activations computed again in backward instead of kept: of attention, or of everything")
-      .layout()
       .searched()
       .named(", recompute {}", ",{}");
   rows.add(&C::offload, "offload", Offload::kNone,
@@ -500,35 +536,28 @@ void add_layout(std::vector<Key>& keys) {
            "parameters too. The "
            "tier is "
            "a file, of a GPU pinned memory of the host")
-      .layout()
       .named(", offload {}", ",offload-{}");
   rows.add(&C::offload_folder, "offload_folder", "",
            "where the file of offloaded values is; empty: in the system's folder for temporary "
            "files. On a GPU there "
            "is none")
-      .layout();
+      .idle(no_offload);
   rows.add(&C::fold, "fold", FoldKind::kAuto,
            "where the lanes' gradients are summed: same bits everywhere")
-      .layout()
       .searched()
       .named(", fold {}", "");
   rows.add(&C::partition, "partition", PartitionKind::kLanes,
            "which rank reads a record: the one that computes it, equal parts, in turns, by hash, "
            "by a feature, or a "
-           "function of one's own")
-      .layout();
-  rows.add(&C::partition_by, "partition_by", "class", "feature: the column, or `class`").layout();
+           "function of one's own");
+  rows.add(&C::partition_by, "partition_by", kByClass, "feature: the column, or `class`");
   rows.add(&C::bucket_floats, "bucket_floats", kParcelFloats,
            "small units are merged into buckets of about so many floats")
-      .range(1, 1e12)
-      .layout();
-  rows.add(&C::address, "address", "127.0.0.1", "tcp: where ranks listen").layout();
+      .range(1, 1e12);
+  rows.add(&C::address, "address", "127.0.0.1", "tcp: where ranks listen");
   rows.add(&C::port, "port", 0, "port where ranks find each other; 0: any free one")
-      .range(0, 65535)
-      .layout();
-  rows.add(&C::connections, "connections", 2, "tcp: connections between two ranks")
-      .range(1, 64)
-      .layout();
+      .range(0, 65535);
+  rows.add(&C::connections, "connections", 2, "tcp: connections between two ranks").range(1, 64);
 }
 
 }  // namespace

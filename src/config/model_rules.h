@@ -1,5 +1,5 @@
 // What a job's model asks of it. The checks of a job know no model's arithmetic: whoever resolves a
-// job to run it hands in the rules of all models (model_rules() in model/make_model.h), and what
+// job to run it hands in the rules of all models (model_rules() in model/rules/rules.h), and what
 // they find joins the other faults.
 #pragma once
 

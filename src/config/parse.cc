@@ -45,8 +45,7 @@ struct Parse {
   Job job;
   std::vector<std::string> faults;
 
-  void set(const Key& key, const TomlEntry& entry, const std::string& place,
-           const std::string& origin);
+  void set(const Key& key, const TomlEntry& entry, const std::string& place, Origin origin);
   void read_file(std::string_view text, const std::string& source, bool builtin, int depth);
   void read_entry(const TomlEntry& entry, const std::string& source, bool builtin, int depth);
   void read_top(const TomlEntry& entry, const std::string& place, int depth);
@@ -56,8 +55,7 @@ struct Parse {
                     const std::optional<Value>& value, const std::string& place);
 };
 
-void Parse::set(const Key& key, const TomlEntry& entry, const std::string& place,
-                const std::string& origin) {
+void Parse::set(const Key& key, const TomlEntry& entry, const std::string& place, Origin origin) {
   const auto value = entry.value ? convert(key, *entry.value) : std::nullopt;
   const auto* word = entry.value ? std::get_if<std::string>(&*entry.value) : nullptr;
   const bool digits =
@@ -76,7 +74,7 @@ void Parse::set(const Key& key, const TomlEntry& entry, const std::string& place
     faults.push_back(place + ": " + fault);
   } else {
     key.set(job, *value);
-    job.origin[key.full_name()] = origin;
+    job.origin[key.full_name()] = std::move(origin);
   }
 }
 
@@ -110,7 +108,9 @@ void Parse::read_entry(const TomlEntry& entry, const std::string& source, bool b
   }
   if (entry.key.empty()) return;
   if (const Key* key = find_key(entry.section, entry.key))
-    return set(*key, entry, place, builtin ? source : place);
+    return set(
+        *key, entry, place,
+        builtin ? Origin{Origin::Kind::kBuiltin, source} : Origin{Origin::Kind::kFile, place});
   faults.push_back(fmt::format("{}: unknown key {}.{}{}", place, entry.section, entry.key,
                                did_you_mean(nearest_key(entry.section, entry.key))));
 }
@@ -173,7 +173,7 @@ void Parse::read_setting(const Setting& setting) {
         fmt::format("{}: unknown key {}{}", place, setting.key, did_you_mean(near)));
   }
   if (!entry) return faults.push_back(fmt::format("{}: the value is not TOML", place));
-  set(*key, *entry, place, "--set");
+  set(*key, *entry, place, {Origin::Kind::kSetting});
 }
 
 /// A name for the job, which its checkpoints store as JSON; a file's may have any bytes.
@@ -187,7 +187,7 @@ Job parse(std::string_view text, const std::string& name, const std::string& sou
   parse.job.name = name;
   for (const auto& key : keys()) {
     key.set(parse.job, key.fallback);
-    parse.job.origin[key.full_name()] = "default";
+    parse.job.origin[key.full_name()] = {};
   }
   parse.read_file(text, source, builtin, 0);
   for (const auto& setting : settings) parse.read_setting(setting);

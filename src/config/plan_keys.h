@@ -1,6 +1,8 @@
-// The keys of [layout] that a plan is made by, just as they are: LayoutConfig and the options of
-// the generator (plan/make/plan_mesh.h) both have them, so that no key is copied by hand. To add
-// one: its field here, its row in config/keys.cc, and the pass of the generator that reads it.
+// The keys of [layout] that the generator of plans reads as they stand: LayoutConfig and its options
+// (plan/make/plan_mesh.h) both have them, so that none of these is copied by hand. What it reads in
+// another form (the mesh, the cut as layers) is converted in mesh_options() (train/rank_plan.h). To
+// add a key: its field here, its row in config/keys.cc, and the pass of the generator that reads it;
+// if the planner tries its values, a loop over them in plan/search/choose.cc.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +18,18 @@ inline constexpr int64_t kParcelFloats = 1 << 18;
 struct PlanKeys {
   int zero = 0;  ///< ZeRO stage; -1: auto, until it is resolved
   std::string schedule = "1f1b";
-  int chunks = 1;  ///< of a stage, where the schedule leaves it open
+  int chunks = 2;  ///< of a stage, where the schedule leaves it open
   /// micro-batches that a chunk keeps, in an order made to measure; 0: the published order
   int in_flight = 0;
   Recompute recompute = Recompute::kNone;
   bool overlap = true;
-  int depth = 1;  ///< ZeRO-3: units gathered ahead of their use
-  int hosts = 1;  ///< ranks are grouped into hosts in order
+  int depth = 1;                     ///< ZeRO-3: units gathered ahead of their use
+  int hosts = 1;                     ///< ranks are grouped into hosts in order
+  FoldKind fold = FoldKind::kLocal;  ///< kAuto: until it is resolved
+  Offload offload = Offload::kNone;
+  /// Small units are merged into a parcel until it has so many floats.
+  int64_t bucket_floats = kParcelFloats;
+  bool operator==(const PlanKeys&) const = default;
 };
 
 }  // namespace tutti

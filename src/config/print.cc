@@ -37,7 +37,7 @@ std::string section_text(const Section& section, const Job& job, bool origins) {
     }
     const auto origin = job.origin.find(key.full_name());
     text += fmt::format("{:{}} = {:{}}  # {}\n", key.name, names, value, values,
-                        origin == job.origin.end() ? "set by the program" : origin->second);
+                        origin == job.origin.end() ? "set by the program" : origin->second.text());
   }
   return text;
 }
@@ -51,10 +51,27 @@ std::string text_of(const Job& job, bool origins) {
 /// Whether a run may go on with another value: on another device, in another precision.
 bool is_device(const Key& key, const Job& a, const Job& b) {
   if (key.float16) return a.numerics.precision != b.numerics.precision;
-  return key.full_name() == "numerics.device" || key.full_name() == "numerics.precision";
+  return key.may_change;
 }
 
 }  // namespace
+
+std::string Origin::text() const {
+  switch (kind) {
+    case Kind::kDefault:
+      return "default";
+    case Kind::kBuiltin:
+    case Kind::kFile:
+      return place;
+    case Kind::kSetting:
+      return "--set";
+    case Kind::kResolved:
+      return "resolved";
+    case Kind::kPlanned:
+      return "planned";
+  }
+  return {};
+}
 
 std::string explain(const Job& job) { return text_of(job, true); }
 

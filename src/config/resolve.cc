@@ -18,7 +18,8 @@ std::string automatic_loss(const Job& job, const ColumnSizes& columns) {
   if (const std::string_view fixed = model_part(job).automatic_loss; !fixed.empty())
     return std::string(fixed);
   const bool number = columns.targets > 0 && columns.classes == 0;
-  return number ? "mse" : "cross-entropy";
+  return std::string(first_where<LossPart>(
+      [&](const LossPart& loss) { return number ? !loss.classes : loss.plain; }));
 }
 
 NormKind automatic_norm(const Job& job) {
@@ -54,10 +55,9 @@ int64_t automatic_zero(const Job& job) {
 /// Sizes that the columns of a table say, where the job does not.
 void settle_sizes(Job& job, const ColumnSizes& columns) {
   const auto settle = [&](const char* name, int64_t& field, int64_t value) {
-    const auto origin = job.origin.find(name);
-    if (value == 0 || (origin != job.origin.end() && origin->second != "default")) return;
+    if (value == 0 || job.origin_of(name).kind != Origin::Kind::kDefault) return;
     field = value;
-    job.origin[name] = "resolved";
+    job.origin[name] = {Origin::Kind::kResolved};
   };
   settle("model.inputs", job.model.inputs, columns.numbers);
   settle("model.classes", job.model.classes, columns.classes);
@@ -73,21 +73,19 @@ void forget_idle_keys(Job& job, const Machine& machine) {
   for (const Key& key : keys()) {
     const bool idle = (key.gpu && cpu) ||
                       (key.float16 && job.numerics.precision != Precision::kFloat16) ||
-                      !idle_reason(job, key.full_name()).empty();
-    std::string& origin = job.origin[key.full_name()];
-    if (!idle || origin == "--set") continue;
+                      !key.idle_reason(job).empty();
+    Origin& origin = job.origin[key.full_name()];
+    if (!idle || origin.kind == Origin::Kind::kSetting) continue;
     key.set(job, key.fallback);
-    origin = "default";
+    origin = {};
   }
 }
-
-void resolve(Job& job, const Machine& machine) { resolve(job, machine, {}); }
 
 void resolve(Job& job, const Machine& machine, const ModelRules& rules) {
   const auto settle = [&](const char* name, auto& field, const auto& automatic, const auto& value) {
     if (field != automatic) return;
     field = value;
-    job.origin[name] = "resolved";
+    job.origin[name] = {Origin::Kind::kResolved};
   };
   const std::string automatic = "auto";
   settle("numerics.device", job.numerics.device, DeviceKind::kAuto, automatic_device(machine));
@@ -95,9 +93,7 @@ void resolve(Job& job, const Machine& machine, const ModelRules& rules) {
   const int64_t places = cuda ? static_cast<int64_t>(machine.gpus.size()) : machine.cores;
   settle("layout.ranks", job.layout.ranks, 0, automatic_ranks(job, places));
   settle("layout.transport", job.layout.transport, automatic,
-         cuda                                     ? "nccl"
-         : job.layout.workers == Workers::kThread ? "inproc"
-                                                  : "shm");
+         std::string(automatic_transport(cuda, job.layout.workers)));
   std::vector<std::string> ignored;  // named by the check below
   const ColumnSizes columns = sizes_of(parse_columns(job.data.columns, ignored));
   if (ignored.empty()) settle_sizes(job, columns);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "config/nearest.h"
 #include "config/not_yet.h"
 
@@ -66,6 +67,13 @@ const Key* find_key(std::string_view section, std::string_view name) {
     if (key.section == section && key.name == name) return &key;
   }
   return nullptr;
+}
+
+const Key& key_named(std::string_view full_name) {
+  const size_t dot = full_name.find('.');
+  const Key* key = find_key(full_name.substr(0, dot), full_name.substr(dot + 1));
+  TUTTI_CHECK(key != nullptr, "no key is called {}", full_name);
+  return *key;
 }
 
 std::string nearest_key(std::string_view section, std::string_view name) {

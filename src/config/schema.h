@@ -31,7 +31,8 @@ struct Key {
   std::vector<std::string> allowed;  ///< of a string; empty: any
   bool automatic = false;            ///< an integer or "auto", which is the default
   bool layout = false;               ///< does not change the result
-  bool searched = false;             ///< the planner tries its values
+  bool may_change = false;           ///< where a run goes on; its bits are others from there on
+  bool searched = false;             ///< the planner says its value where nobody does
   /// How a value stands in a layout's name: ", recompute {}", and in its short one: ",{}". Empty:
   /// it does not.
   std::string long_name, short_name;
@@ -40,7 +41,10 @@ struct Key {
   bool float16 = false;       ///< likewise to other precisions
   std::function<Value(const Job&)> get;
   std::function<void(Job&, const Value&)> set;
+  std::function<std::string(const Job&)> idle;
 
+  /// Why the key says nothing to this job ("layout.pipeline = 1: ..."); "" where it does.
+  std::string idle_reason(const Job& job) const { return idle ? idle(job) : ""; }
   std::string full_name() const { return section + "." + name; }
   /// The value with which the key does nothing: the default, or 0 of what is chosen by default.
   Value off() const { return automatic ? Value(int64_t{0}) : fallback; }
@@ -56,6 +60,8 @@ const std::vector<Section>& sections();
 const std::vector<Key>& keys();
 /// Null when there is none.
 const Key* find_key(std::string_view section, std::string_view name);
+/// By "section.key", which there must be.
+const Key& key_named(std::string_view full_name);
 /// The full name of the key nearest to a mistyped one: in its section first, then by its name in
 /// any section. "" when none is near.
 std::string nearest_key(std::string_view section, std::string_view name);

@@ -44,7 +44,4 @@ struct ColumnSizes {
 };
 ColumnSizes sizes_of(const std::vector<Column>& columns);
 
-/// The generated clicks of data.kind = "clicks", for wide-deep: 8 numbers and 6 categories of 16.
-inline constexpr int64_t kClickNumbers = 8, kClickFields = 6, kClickValues = 16;
-
 }  // namespace tutti

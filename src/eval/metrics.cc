@@ -93,6 +93,8 @@ void for_each_target(const float* output, const at::Tensor& targets, int64_t cla
 }  // namespace
 
 Metrics::Metrics(Task task, int64_t classes) : task_(task), classes_(classes) {
+  if (task == Task::kValues || task == Task::kReconstruct) value_sums_.resize(value_terms().size());
+
   // Binary targets of all columns are counted together, as two classes.
   if (task == Task::kBinary) classes_ = 2;
   if (task != Task::kClasses && task != Task::kBinary) return;
@@ -226,12 +228,9 @@ void Metrics::add_values(const float* output, const float* targets, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     const double target = targets[i];
     if (std::isnan(target)) continue;
-    const double error = output[i] - target;
     ++count_;
-    squares_.add(error * error);
-    absolutes_.add(std::abs(error));
-    targets_.add(target);
-    target_squares_.add(target * target);  // exact: a float's square fits
+    for (size_t term = 0; term < value_sums_.size(); ++term)
+      value_sums_[term].add(value_terms()[term](output[i], target));
   }
 }
 
@@ -250,9 +249,9 @@ std::string Metrics::bytes() const {
   std::string out;
   put(out, static_cast<int64_t>(task_));
   put(out, classes_);
-  for (const ExactSum* sum :
-       {&loss_, &loss_count_, &squares_, &absolutes_, &targets_, &target_squares_})
-    put(out, *sum);
+  put(out, loss_);
+  put(out, loss_count_);
+  put(out, value_sums_);
   put(out, count_);
   put(out, correct_);
   for (const auto* counts : {&hits_, &taken_, &occurring_, &confusion_}) put(out, *counts);
@@ -266,8 +265,13 @@ void Metrics::merge(const std::string& bytes) {
   const auto task = reader.one<int64_t>(), classes = reader.one<int64_t>();
   if (task != static_cast<int64_t>(task_) || (task_ != Task::kTokens && classes != classes_))
     throw Error("metrics of another rank: of another task or number of classes");
-  for (ExactSum* sum : {&loss_, &loss_count_, &squares_, &absolutes_, &targets_, &target_squares_})
-    sum->merge(reader.one<ExactSum>());
+  loss_.merge(reader.one<ExactSum>());
+  loss_count_.merge(reader.one<ExactSum>());
+  const auto sums = reader.many<ExactSum>();
+  if (sums.size() != value_sums_.size())
+    throw Error("metrics of another rank: another number of sums");
+  for (size_t i = 0; i < sums.size(); ++i) value_sums_[i].merge(sums[i]);
+
   // Scores are complete as long as there is one for every target.
   const auto count = reader.one<int64_t>();
   const bool whole = count_ == static_cast<int64_t>(labels_.size());

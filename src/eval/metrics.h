@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,14 @@
 #include "model/core/segment.h"
 
 namespace tutti {
+
+/// A value that is summed exactly over all predicted values: "the squared error".
+using ValueTerm = double (*)(double output, double target);
+/// How many targets of a class were hit, how many were taken for it, and how many there are.
+struct ClassCounts {
+  int64_t hits = 0, taken = 0, occurring = 0;
+};
+struct MetricRow;
 
 /// What one rank's micro-batches add up to. Ranks exchange bytes() and merge them. However the
 /// micro-batches were dealt out and merged, the report is the same to the last bit.
@@ -30,6 +39,7 @@ class Metrics {
   void merge(const std::string& bytes);
 
   double loss() const;  ///< the mean; 0 without targets
+  double accuracy() const;
   /// {"loss": ...}, and nothing else if there were no targets; otherwise, by task, also
   ///   kTokens                perplexity, accuracy
   ///   kClasses               accuracy, precision, recall, f1 (means over the classes that occur),
@@ -39,6 +49,7 @@ class Metrics {
   ///                          j]]
   ///   kBinary                accuracy, precision, recall, f1, auc (of all columns together)
   ///   kValues, kReconstruct  mse, mae, r2 (of all columns together)
+  /// The rows in metrics_report.cc say which metrics there are and what each is made of.
   /// A ratio of nothing (the precision of a class that was never predicted) is 0. An auc without
   /// both kinds of targets is left out; in per_class it is null.
   nlohmann::json report() const;
@@ -53,13 +64,15 @@ class Metrics {
   void add_values(const float* output, const float* targets, int64_t n);
   void count(int64_t target, int64_t taken_for);
   void keep_scores_in_bounds();
-  void report_classes(nlohmann::json& report) const;
-  void report_binary(nlohmann::json& report) const;
-  void report_values(nlohmann::json& report) const;
+  std::vector<std::optional<double>> aucs() const;
+  std::optional<double> figure(const MetricRow& row,
+                               const std::vector<std::optional<double>>& aucs) const;
+  void add_tables(nlohmann::json& report, const std::vector<std::optional<double>>& aucs) const;
 
   Task task_;
   int64_t classes_;
-  ExactSum loss_, loss_count_, squares_, absolutes_, targets_, target_squares_;
+  ExactSum loss_, loss_count_;
+  std::vector<ExactSum> value_sums_;  // by value_terms()
   int64_t count_ = 0, correct_ = 0;
   std::vector<int64_t> hits_, taken_, occurring_;  // by class
   // row-major, true class by taken class; empty if there are too many classes
@@ -72,6 +85,9 @@ class Metrics {
 /// For each row of output [.., classes] the first place of its largest value, on the output's
 /// device; -1 if a value is NaN.
 at::Tensor largest_places(const at::Tensor& output);
+
+/// The terms of all metrics of values, row by row.
+const std::vector<ValueTerm>& value_terms();
 
 /// The metrics of a task that train.watch may name.
 std::vector<std::string> metric_names(Task task);

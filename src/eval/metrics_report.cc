@@ -1,7 +1,8 @@
-// Makes the report of what was added up. Every number is rounded once, here.
-#include <fmt/format.h>
-
+// The metrics, and the report of what was added up. Every number is rounded once, here.
+#include <algorithm>
 #include <cmath>
+#include <optional>
+#include <span>
 
 #include "eval/auc.h"
 #include "eval/metrics.h"
@@ -16,16 +17,6 @@ double ratio(int64_t part, int64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-/// What is said of one class.
-struct Rates {
-  double precision, recall, f1;
-};
-
-/// From `hits`, the number that was taken for the class and the number that is of the class.
-Rates rates(int64_t hits, int64_t taken, int64_t occurring) {
-  return {ratio(hits, taken), ratio(hits, occurring), ratio(2 * hits, taken + occurring)};
-}
-
 /// Adds a * b without rounding: the product, and what its rounding left out.
 void add_product(ExactSum& sum, double a, double b) {
   const double product = a * b;
@@ -33,86 +24,18 @@ void add_product(ExactSum& sum, double a, double b) {
   sum.add(std::fma(a, b, -product));
 }
 
-}  // namespace
+using Aucs = std::vector<std::optional<double>>;
 
-double Metrics::loss() const {
-  const double count = loss_count_.value();
-  return count == 0 ? 0 : loss_.value() / count;
-}
+double squared_error(double output, double target) { return (output - target) * (output - target); }
 
-json Metrics::report() const {
-  json report{{"loss", loss()}};
-  if (count_ == 0) return report;
-  if (task_ == Task::kTokens) {
-    report["perplexity"] = std::exp(loss());
-    report["accuracy"] = ratio(correct_, count_);
-  }
-  if (task_ == Task::kClasses) report_classes(report);
-  if (task_ == Task::kBinary) report_binary(report);
-  if (task_ == Task::kValues || task_ == Task::kReconstruct) report_values(report);
-  return report;
-}
-
-void Metrics::report_classes(json& report) const {
-  // Means over classes: each rate over the classes that occur, auc over those that have one.
-  const bool scored = static_cast<int64_t>(labels_.size()) == count_;
-  json list = json::array(), confusion = json::array();
-  double precision = 0, recall = 0, f1 = 0, auc = 0;
-  int64_t correct = 0, occur = 0, with_auc = 0;
-  for (int64_t c = 0; c < classes_; ++c) {
-    const int64_t hits = hits_[c], occurring = occurring_[c];
-    const Rates of = rates(hits, taken_[c], occurring);
-    const auto own_auc =
-        scored ? auc_of(scores_, labels_, c, classes_, static_cast<int32_t>(c)) : std::nullopt;
-    correct += hits;
-    if (occurring > 0) {
-      ++occur;
-      precision += of.precision, recall += of.recall, f1 += of.f1;
-    }
-    if (own_auc) ++with_auc, auc += *own_auc;
-
-    // Tables per class are only given for few classes, as the confusion is.
-    if (confusion_.empty()) continue;
-    const auto row = confusion_.begin() + c * classes_;
-    list.push_back({{"precision", of.precision},
-                    {"recall", of.recall},
-                    {"f1", of.f1},
-                    {"auc", own_auc ? json(*own_auc) : json()},
-                    {"count", occurring}});
-    confusion.push_back(std::vector<int64_t>(row, row + classes_));
-  }
-  const auto classes = static_cast<double>(occur);
-  report["accuracy"] = ratio(correct, count_);
-  report["precision"] = precision / classes;
-  report["recall"] = recall / classes;
-  report["f1"] = f1 / classes;
-  if (with_auc > 0) report["auc"] = auc / static_cast<double>(with_auc);
-  if (confusion_.empty()) return;
-  report["per_class"] = std::move(list);
-  report["confusion"] = std::move(confusion);
-}
-
-void Metrics::report_binary(json& report) const {
-  const Rates of = rates(hits_[1], taken_[1], occurring_[1]);
-  report["accuracy"] = ratio(hits_[0] + hits_[1], count_);
-  report["precision"] = of.precision;
-  report["recall"] = of.recall;
-  report["f1"] = of.f1;
-  if (static_cast<int64_t>(labels_.size()) != count_) return;
-  if (const auto auc = auc_of(scores_, labels_, 0, 1, 1)) report["auc"] = *auc;
-}
-
-void Metrics::report_values(json& report) const {
-  const auto n = static_cast<double>(count_);
-  const double squares = squares_.value();
-  report["mse"] = squares / n;
-  report["mae"] = absolutes_.value() / n;
-  // r2 compares the squared error with the targets' variation, the sum of (t - m)^2:
-  //   sum of t^2  -  2 m * sum of t  +  n * m^2
-  // It is added up without rounding before the end, so that the large terms cancel exactly. `rest`
-  // is what rounding left out of `sum`.
-  const double sum = targets_.value(), mean = sum / n;
-  ExactSum rest = targets_, spread = target_squares_;
+/// 1 - squares / variation. r2 compares the squared error with the targets' variation, the sum of
+/// (t - m)^2:
+///   sum of t^2  -  2 m * sum of t  +  n * m^2
+/// It is added up without rounding before the end, so that the large terms cancel exactly. `rest`
+/// is what rounding left out of `sum`.
+double explained(double squares, const ExactSum& targets, ExactSum spread, double n) {
+  const double sum = targets.value(), mean = sum / n;
+  ExactSum rest = targets;
   rest.add(-sum);
   add_product(spread, -2 * mean, sum);
   add_product(spread, -2 * mean, rest.value());
@@ -120,26 +43,175 @@ void Metrics::report_values(json& report) const {
   add_product(spread, product, mean);
   add_product(spread, std::fma(mean, n, -product), mean);
   const double variation = spread.value();
-  if (variation > 0)
-    report["r2"] = 1 - squares / variation;
-  else
-    report["r2"] = squares == 0 ? 1.0 : 0.0;  // all targets are the same
+  if (variation > 0) return 1 - squares / variation;
+  return squares == 0 ? 1.0 : 0.0;  // all targets are the same
+}
+
+}  // namespace
+
+/// A metric of the table in config/job_parts.cc: the tasks that have it, and one way to work it out.
+struct MetricRow {
+  std::string_view name;
+  std::vector<Task> tasks;
+  /// Of classes: the mean over those that occur; of binary targets that of the ones.
+  double (*of_class)(const ClassCounts& counts) = nullptr;
+  /// Of values: from the sums of these terms over n values.
+  std::vector<ValueTerm> terms{};
+  double (*of_sums)(std::span<const ExactSum> sums, double n) = nullptr;
+  /// Of whatever else the metrics know.
+  std::optional<double> (*of_all)(const Metrics& metrics, const Aucs& aucs) = nullptr;
+};
+
+namespace {
+
+const std::vector<MetricRow>& metric_rows() {
+  using enum Task;
+  static const std::vector<Task> all = {kLoss, kTokens, kClasses, kBinary, kValues, kReconstruct},
+                                 classes = {kClasses, kBinary}, values = {kValues, kReconstruct};
+  static const std::vector<MetricRow> rows = {
+      {.name = "loss",
+       .tasks = all,
+       .of_all = [](const Metrics& metrics, const Aucs&) { return std::optional(metrics.loss()); }},
+      {.name = "perplexity",
+       .tasks = {kTokens},
+       .of_all = [](const Metrics& metrics,
+                    const Aucs&) { return std::optional(std::exp(metrics.loss())); }},
+      {.name = "accuracy",
+       .tasks = {kTokens, kClasses, kBinary},
+       .of_all = [](const Metrics& metrics,
+                    const Aucs&) { return std::optional(metrics.accuracy()); }},
+      {.name = "precision",
+       .tasks = classes,
+       .of_class = [](const ClassCounts& c) { return ratio(c.hits, c.taken); }},
+      {.name = "recall",
+       .tasks = classes,
+       .of_class = [](const ClassCounts& c) { return ratio(c.hits, c.occurring); }},
+      {.name = "f1",
+       .tasks = classes,
+       .of_class = [](const ClassCounts& c) { return ratio(2 * c.hits, c.taken + c.occurring); }},
+      {.name = "auc",
+       .tasks = classes,
+       .of_all = [](const Metrics&, const Aucs& aucs) -> std::optional<double> {
+         // The mean over the classes that have one.
+         double sum = 0;
+         int64_t many = 0;
+         for (const auto& auc : aucs)
+           if (auc) sum += *auc, ++many;
+         if (many == 0) return std::nullopt;
+         return sum / static_cast<double>(many);
+       }},
+      {.name = "mse",
+       .tasks = values,
+       .terms = {squared_error},
+       .of_sums = [](std::span<const ExactSum> sums, double n) { return sums[0].value() / n; }},
+      {.name = "mae",
+       .tasks = values,
+       .terms = {[](double output, double target) { return std::abs(output - target); }},
+       .of_sums = [](std::span<const ExactSum> sums, double n) { return sums[0].value() / n; }},
+      {.name = "r2",
+       .tasks = values,
+       .terms = {squared_error, [](double, double target) { return target; },
+                 [](double, double target) { return target * target; }},  // exact: it fits
+       .of_sums = [](std::span<const ExactSum> sums,
+                     double n) { return explained(sums[0].value(), sums[1], sums[2], n); }},
+  };
+  return rows;
+}
+
+bool has(const MetricRow& row, Task task) {
+  return std::find(row.tasks.begin(), row.tasks.end(), task) != row.tasks.end();
+}
+
+}  // namespace
+
+const std::vector<ValueTerm>& value_terms() {
+  static const std::vector<ValueTerm> terms = [] {
+    std::vector<ValueTerm> all;
+    for (const MetricRow& row : metric_rows())
+      all.insert(all.end(), row.terms.begin(), row.terms.end());
+    return all;
+  }();
+  return terms;
 }
 
 std::vector<std::string> metric_names(Task task) {
-  switch (task) {
-    case Task::kLoss:
-      return {"loss"};
-    case Task::kTokens:
-      return {"loss", "perplexity", "accuracy"};
-    case Task::kClasses:
-    case Task::kBinary:
-      return {"loss", "accuracy", "precision", "recall", "f1", "auc"};
-    case Task::kValues:
-    case Task::kReconstruct:
-      return {"loss", "mse", "mae", "r2"};
+  std::vector<std::string> names;
+  for (const MetricRow& row : metric_rows())
+    if (has(row, task)) names.emplace_back(row.name);
+  return names;
+}
+
+double Metrics::loss() const {
+  const double count = loss_count_.value();
+  return count == 0 ? 0 : loss_.value() / count;
+}
+
+double Metrics::accuracy() const {
+  int64_t correct = correct_;
+  for (int64_t hits : hits_) correct += hits;
+  return ratio(correct, count_);
+}
+
+/// By class; of binary targets one. A class has none where scores were dropped, or where it lacks
+/// one kind of targets.
+Aucs Metrics::aucs() const {
+  Aucs all;
+  if (static_cast<int64_t>(labels_.size()) != count_) return all;
+  if (task_ == Task::kBinary) all.push_back(auc_of(scores_, labels_, 0, 1, 1));
+  if (task_ == Task::kClasses)
+    for (int64_t c = 0; c < classes_; ++c)
+      all.push_back(auc_of(scores_, labels_, c, classes_, static_cast<int32_t>(c)));
+  return all;
+}
+
+std::optional<double> Metrics::figure(const MetricRow& row, const Aucs& aucs) const {
+  if (row.of_all != nullptr) return row.of_all(*this, aucs);
+  if (row.of_sums != nullptr) {
+    size_t first = 0;
+    for (const MetricRow* before = metric_rows().data(); before != &row; ++before)
+      first += before->terms.size();
+    return row.of_sums(std::span(value_sums_).subspan(first, row.terms.size()),
+                       static_cast<double>(count_));
   }
-  return {};
+  if (task_ == Task::kBinary) return row.of_class({hits_[1], taken_[1], occurring_[1]});
+  double sum = 0;
+  int64_t occur = 0;
+  for (size_t c = 0; c < hits_.size(); ++c) {
+    if (occurring_[c] == 0) continue;
+    ++occur;
+    sum += row.of_class({hits_[c], taken_[c], occurring_[c]});
+  }
+  return sum / static_cast<double>(occur);
+}
+
+json Metrics::report() const {
+  json report{{"loss", loss()}};
+  if (count_ == 0) return report;
+  const Aucs aucs = this->aucs();
+  for (const MetricRow& row : metric_rows())
+    if (has(row, task_))
+      if (const auto value = figure(row, aucs)) report[std::string(row.name)] = *value;
+
+  // Tables per class are only given for few classes, as the confusion is.
+  if (task_ == Task::kClasses && !confusion_.empty()) add_tables(report, aucs);
+  return report;
+}
+
+void Metrics::add_tables(json& report, const Aucs& aucs) const {
+  json list = json::array(), confusion = json::array();
+  for (size_t c = 0; c < hits_.size(); ++c) {
+    json of;
+    for (const MetricRow& row : metric_rows())
+      if (row.of_class != nullptr)
+        of[std::string(row.name)] = row.of_class({hits_[c], taken_[c], occurring_[c]});
+    of["auc"] = c < aucs.size() && aucs[c] ? json(*aucs[c]) : json();
+    of["count"] = occurring_[c];
+    list.push_back(std::move(of));
+    const auto row = confusion_.begin() + static_cast<int64_t>(c) * classes_;
+    confusion.push_back(std::vector<int64_t>(row, row + classes_));
+  }
+  report["per_class"] = std::move(list);
+  report["confusion"] = std::move(confusion);
 }
 
 }  // namespace tutti

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "config/job_check.h"
 #include "config/schema.h"
 #include "grid/mesh.h"
 
@@ -21,7 +20,7 @@ std::string words_of(const LayoutConfig& layout, std::string Key::*form, bool fo
     if ((key.*form).empty()) continue;
     const Value value = key.get(job);
     const bool said = value != key.off() || key.always_named;
-    if (said && idle_reason(job, key.full_name()).empty())
+    if (said && key.idle_reason(job).empty())
       text += fmt::format(fmt::runtime(key.*form), plain_text(value));
   }
   return text;

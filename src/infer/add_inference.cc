@@ -14,6 +14,7 @@ namespace {
 
 std::optional<Baseline> baseline_of(const Job& job, const Split& data) {
   switch (job.train.baseline) {
+    case BaselineKind::kAuto:  // a resolved job has none
     case BaselineKind::kNone:
       break;
     case BaselineKind::kBigram:

@@ -23,7 +23,9 @@ Job plain_job(const std::string& run, int64_t micro_batch_size, const NumericsCo
   job.augment = {};
   job.numerics = numerics;
   job.train.micro_batch_size = micro_batch_size;
-  if (loss_part(job).taught) job.loss.kind = "cross-entropy";
+  // What a teacher said is not needed to answer.
+  if (loss_part(job).taught)
+    job.loss.kind = first_where<LossPart>([](const LossPart& loss) { return loss.plain; });
   return job;
 }
 

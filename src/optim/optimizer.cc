@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "base/error.h"
 #include "base/processor.h"
+#include "config/job_parts.h"
 #include "grid/grid.h"
+#include "optim/fused.h"
 #include "optim/update_kernels.h"
 
 namespace tutti {
@@ -28,65 +29,6 @@ UpdateKernels kernels_of(Isa isa) {
     return fill(isa_avx2::fill_plain, isa_avx2::fill_moments, isa_avx2::fill_lamb);
   throw Error(fmt::format("numerics.isa = \"{}\": this processor does not have it", isa));
 }
-
-float rounded(double value) { return static_cast<float>(value); }
-
-GradientScalars gradient_scalars(const StepScalars& scalars) {
-  return {.scale = rounded(scalars.gradient_scale),
-          .limit = scalars.clip_value > 0 ? rounded(scalars.clip_value)
-                                          : std::numeric_limits<float>::infinity()};
-}
-
-/// What all optimizers have in common: the job's values, the kernels, and a check that they get the
-/// slots that they declared.
-class Fused : public Optimizer {
- public:
-  Fused(const TrainConfig& config, const UpdateKernels& kernels)
-      : config_(config), kernels_(kernels) {}
-  UpdateScalars scalars(const StepScalars& scalars) const override {
-    return {plain(scalars), moments(scalars), Momentum::kNone};
-  }
-
- protected:
-  void check(std::span<float* const> given) const {
-    TUTTI_CHECK(given.size() == slots().size(), "{} got {} slots", config_.optimizer, given.size());
-  }
-  PlainScalars plain(const StepScalars& scalars) const {
-    return {
-        .gradient = gradient_scalars(scalars),
-        .weight_decay = rounded(scalars.weight_decay),
-        .lr = rounded(scalars.lr),
-        .momentum = rounded(config_.momentum),
-        .beta2 = rounded(config_.beta2),
-        .rest2 = rounded(1 - config_.beta2),
-        .eps = rounded(config_.eps),
-    };
-  }
-  /// The scalars for a decay that is part of the gradient, and with lr as it is; each optimizer
-  /// changes what differs for it.
-  MomentScalars moments(const StepScalars& scalars) const {
-    const double t = static_cast<double>(scalars.step) + 1;
-    return {
-        .gradient = gradient_scalars(scalars),
-        .decay = rounded(scalars.weight_decay),
-        .beta1 = rounded(config_.beta1),
-        .rest1 = rounded(1 - config_.beta1),
-        .beta2 = rounded(config_.beta2),
-        .rest2 = rounded(1 - config_.beta2),
-        .eps = rounded(config_.eps),
-        .correction = rounded(1 / (1 - std::pow(config_.beta1, t))),
-        .root_correction = rounded(1 / std::sqrt(1 - std::pow(config_.beta2, t))),
-        .step_size = rounded(scalars.lr),
-    };
-  }
-  /// What a decoupled weight decay multiplies a value by.
-  static float decoupled(const StepScalars& scalars) {
-    return rounded(1 - scalars.lr * scalars.weight_decay);
-  }
-
-  TrainConfig config_;
-  UpdateKernels kernels_;
-};
 
 /// Its first step starts the momentum, so a slot's initial zeros are never mixed in.
 class Sgd final : public Fused {
@@ -252,8 +194,15 @@ constexpr Row kOptimizers[] = {
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, Isa isa) {
   const UpdateKernels kernels = kernels_of(isa);
-  for (const Row& row : kOptimizers)
-    if (row.name == config.optimizer) return row.make(config, kernels);
+  for (const Row& row : kOptimizers) {
+    if (row.name != config.optimizer) continue;
+    std::unique_ptr<Optimizer> made = row.make(config, kernels);
+
+    // The checks of a job refuse ZeRO by the part's row; this is what the engine goes by.
+    const bool sliced = part_named<OptimizerPart>(config.optimizer).sliced;
+    TUTTI_CHECK(made->two_passes() != sliced, "{}: `sliced` of its row is wrong", config.optimizer);
+    return made;
+  }
   throw Error(fmt::format("train.optimizer = \"{}\": not an optimizer", config.optimizer));
 }
 

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "config/job_parts.h"
 #include "engine/device/kind.h"
 #include "engine/host/host_travel.h"
 #include "net/make.h"
@@ -57,7 +58,7 @@ std::unique_ptr<Transport> connect_members(const Job& job, const Membership& mem
   TransportOptions options;
   options.kind = job.layout.transport;
   // What ranks on devices tell each other besides (votes of the host, state) goes by the host.
-  if (on_device) options.kind = job.layout.workers == Workers::kThread ? "inproc" : "shm";
+  if (on_device) options.kind = automatic_transport(false, job.layout.workers);
   options.hosts = membership.rank_hosts();
   options.window_bytes = window_bytes;
   options.address = membership.addresses[context.worker];

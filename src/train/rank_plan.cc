@@ -45,17 +45,12 @@ MeshOptions mesh_options(const Job& job, const ModelShape& shape, int slots) {
   static_cast<PlanKeys&>(options) = layout;
   options.mesh = mesh_of(layout);
   options.batch = batch_of(job.train);
-  options.owner = layout.fold == FoldKind::kOwner;
-  options.root = layout.fold == FoldKind::kRoot;
   options.micro = job.numerics.order == SumOrder::kMicro;
   options.ring = job.numerics.reduce == ReduceKind::kRing;
   options.cut = layers_of(layout.cut, shape);
   options.device = job.numerics.device == DeviceKind::kCuda;
   options.windows = part_named<TransportPart>(layout.transport).windows;
-  options.merged_floats = layout.bucket_floats;
   options.optimizer_slots = slots;
-  options.offload = layout.offload != Offload::kNone;
-  options.offload_parameters = layout.offload == Offload::kAll;
   return options;
 }
 

@@ -223,7 +223,8 @@ TEST_F(DamagedFiles, OfTokensAndTokenizersAreRefused) {
 }
 
 TEST_F(DamagedFiles, OfCalibrationsAndHostsAreRefused) {
-  const std::string rates = folder_.write("rates.json", to_json(default_calibration("cpu", 4)));
+  const std::string rates =
+      folder_.write("rates.json", to_json(default_calibration(DeviceKind::kCpu, 4)));
   each(rates, 1000, [&] { load_calibration(rates, 4); });
   const std::string hosts = folder_.write("hosts", "# ours\nnode1 slots=2\nnode2 slots=4\n");
   each(hosts, 1000, [&] {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 
+#include "config/model_rules.h"
 #include "engine/device/kind.h"
 #include "launch/local.h"
 #include "model/make_model.h"
@@ -38,7 +39,7 @@ Outcome trained(const char* text, int ranks, bool on_device,
   job.layout.workers = Workers::kThread;
   job.layout.ranks = ranks;
   job.layout.zero = 0;  // as it is on a GPU
-  resolve(job, this_machine());
+  resolve(job, this_machine(), {});
   job.layout.prefetch = prefetch;
   Outcome outcome;
   LaunchOptions launch;

@@ -3,6 +3,7 @@
 // stopped.
 #include <gtest/gtest.h>
 
+#include "config/model_rules.h"
 #include "launch/local.h"
 #include "model/make_model.h"
 #include "support/cut_transport.h"
@@ -47,7 +48,7 @@ Job job_of(const std::string& settings) {
     list.push_back({arguments[i].substr(0, equals), arguments[i].substr(equals + 1)});
   }
   Job job = parse_job(kGpt, "job", list);
-  resolve(job, this_machine());
+  resolve(job, this_machine(), {});
   return job;
 }
 

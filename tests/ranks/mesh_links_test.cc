@@ -3,6 +3,7 @@
 // the difference between two sizes.
 #include <gtest/gtest.h>
 
+#include "config/model_rules.h"
 #include "launch/local.h"
 #include "model/make_model.h"
 #include "optim/optimizer.h"
@@ -26,7 +27,7 @@ Job job_of(const std::string& settings) {
     list.push_back({arguments[i].substr(0, equals), arguments[i].substr(equals + 1)});
   }
   Job job = parse_job(kSmallGpt, "job", list);
-  resolve(job, this_machine());
+  resolve(job, this_machine(), {});
   return job;
 }
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <csignal>
 
+#include "config/model_rules.h"
 #include "launch/local.h"
 #include "model/make_model.h"
 #include "support/mesh_job.h"
@@ -26,7 +27,7 @@ TEST_P(MeshLoss, EndsTheOthersWhereverTheyWait) {
   auto [which, transport] = GetParam();
   which.layout.push_back({"layout.transport", transport});
   Job job = parse_job(testing_support::kMeshMlp, "job", which.layout);
-  resolve(job, this_machine());
+  resolve(job, this_machine(), {});
   const LaunchResult result = launch_local({.ranks = 2}, [&](RankContext& context) {
     const Model model = make_model(job);
     Trainer trainer(job, model, context, "");

@@ -183,7 +183,8 @@ TEST_F(PlanCommands, WhatWillRunHereNeedsItsGpuToBePlanned) {
 }
 
 TEST_F(PlanCommands, ACpusCalibrationIsRefusedForAGpu) {
-  const std::string path = folder_.write("c.json", to_json(default_calibration("cpu", 2)));
+  const std::string path =
+      folder_.write("c.json", to_json(default_calibration(DeviceKind::kCpu, 2)));
   EXPECT_TRUE(has(refused({"--ranks", "2", "--set", "numerics.device=cuda", "--calibration", path}),
                   "--calibration " + path + " but numerics.device = \"cuda\""));
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "config/model_rules.h"
 #include "launch/local.h"
 #include "model/make_model.h"
 #include "support/host_library.h"
@@ -25,7 +26,7 @@ inline Job device_job(const std::string& text, int ranks,
   if (job.layout.zero == kAutomatic) job.layout.zero = 0;
   job.layout.workers = Workers::kThread;
   job.layout.ranks = ranks;
-  resolve(job, this_machine());
+  resolve(job, this_machine(), {});
   return job;
 }
 

@@ -76,9 +76,9 @@ struct PlannedCase {
     options.batch.lanes = lanes;
     options.hosts = hosts;
     options.windows = windows;
-    options.root = root;
+    options.fold = root ? FoldKind::kRoot : FoldKind::kLocal;
     options.ring = ring;
-    if (!merged) options.merged_floats = 0;
+    if (!merged) options.bucket_floats = 0;
     EXPECT_EQ(mesh_faults(model(), options), std::vector<std::string>()) << text();
     return plan_mesh(model(), options);
   }

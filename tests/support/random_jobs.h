@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "config/job.h"
+#include "config/model_rules.h"
 #include "model/make_model.h"
 #include "optim/optimizer.h"
 #include "plan/make/pipeline_schedule.h"
@@ -50,7 +51,7 @@ template <class Load>
 bool legal(const Load& load) {
   try {
     Job job = load();
-    resolve(job, this_machine());
+    resolve(job, this_machine(), {});
     const ModelShape shape = describe(make_model(job));
     const auto slots = static_cast<int>(make_optimizer(job.train)->slots().size());
     return mesh_faults(shape, mesh_options(job, shape, slots)).empty();

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "config/job.h"
+#include "config/model_rules.h"
 
 namespace tutti::testing_support {
 
@@ -26,7 +27,7 @@ inline Job tied_gpt(int64_t tensor_slices) {
   job.model.vocab = 256;
   job.model.tied = true;
   job.train.tensor_slices = tensor_slices;
-  resolve(job, this_machine());
+  resolve(job, this_machine(), {});
   return job;
 }
 

@@ -222,11 +222,12 @@ void print(const Calibration& c) {
   row("update (adamw)", "B", c.update.alone, c.update.all);
   fmt::print("{:28} {:>12}\n\n", "file", rate_text(c.tier, "B"));
   fmt::print("{:10}", "message");
-  for (const MessageSample& s : c.transports.at("shm").messages)
+  const auto names = names_where<TransportPart>([](const TransportPart& p) { return !p.gpu; });
+  for (const MessageSample& s : c.rates_of(names.front()).messages)
     fmt::print(" {:>11}", bytes_text(s.bytes));
   fmt::print(" {:>11}\n", "flag");
-  for (const char* name : {"inproc", "shm", "tcp"}) {
-    const TransportRates& rates = c.transports.at(name);
+  for (const std::string& name : names) {
+    const TransportRates& rates = c.rates_of(name);
     fmt::print("{:10}", name);
     for (const MessageSample& s : rates.messages) fmt::print(" {:>8.1f} us", s.seconds * 1e6);
     fmt::print(" {:>11}\n", rates.flag > 0 ? fmt::format("{:.2f} us", rates.flag * 1e6) : "-");
@@ -234,8 +235,8 @@ void print(const Calibration& c) {
   fmt::print(
       "network    not measured: {:.0f} us and {} between hosts are assumed; the file "
       "can say better\n",
-      message_seconds(c.transports.at("network"), 1) * 1e6,
-      rate_text(8e12 / message_seconds(c.transports.at("network"), 1e12), "bit"));
+      message_seconds(c.rates_of(kNetwork), 1) * 1e6,
+      rate_text(8e12 / message_seconds(c.rates_of(kNetwork), 1e12), "bit"));
 }
 
 }  // namespace
@@ -251,9 +252,17 @@ int calibrate_command(const std::string& out) {
   refuse_bad_output(path);
   const Isa isa = machine.avx512 ? Isa::kAvx512 : Isa::kAvx2;
   choose_library_isa(isa);
-  Calibration c = default_calibration("cpu", machine.cores);
+  Calibration c = default_calibration(DeviceKind::kCpu, machine.cores);
   c.source = path;
-  for (const char* kind : {"shm", "tcp", "inproc"}) c.transports[kind] = measure_transport(kind);
+  c.measured = true;
+
+  // Ranks that are processes come first: they are forked, which threads would be in the way of.
+  for (bool processes : {true, false})
+    for (const TransportPart& part : parts<TransportPart>())
+      if (!part.gpu && part.processes == processes) {
+        const std::string kind(part.name);
+        c.transports[kind] = measure_transport(kind);
+      }
   prepare_compute_thread(1);
   c.matmul = matmul_rates(
       machine.cores,

@@ -78,7 +78,7 @@ std::vector<std::string> nearest_meshes(const ModelShape& shape, const MeshOptio
       if (ranks % (tensor * pipeline) != 0) continue;
       const Mesh mesh{ranks / (tensor * pipeline), tensor, pipeline, 1};
       for (int zero = mesh.data > 1 ? options.zero : 0; zero >= 0; --zero)
-        for (const std::string& schedule : {options.schedule, std::string("1f1b")})
+        for (const std::string& schedule : {options.schedule, plain_schedule()})
           consider(mesh, zero, schedule);
     }
   std::sort(all.begin(), all.end());
@@ -90,7 +90,7 @@ std::vector<std::string> nearest_meshes(const ModelShape& shape, const MeshOptio
 /// Where offloaded values would go is looked at before any rank starts.
 std::vector<std::string> tier_faults(const Job& job, const ModelShape& shape,
                                      const MeshOptions& options) {
-  if (!options.offload) return {};
+  if (!options.offload_moments()) return {};
   const std::string& folder = job.layout.offload_folder;
   int64_t bytes = 0;
   for (const Program& program : plan_mesh(shape, options).programs)
@@ -117,7 +117,8 @@ std::string mesh_answer(const Job& job, const MakeModel& make_model, bool fresh)
   std::vector<std::string> faults = mesh_faults(shape, options);
   if (faults.empty()) return fmt::format("{}", fmt::join(tier_faults(job, shape, options), "\n"));
   // A ZeRO stage that nobody asked for is not named.
-  if (job.origin.at("layout.zero") == "resolved") options.zero = 0, options.mesh.shards = 1;
+  if (job.origin_of("layout.zero").kind == Origin::Kind::kResolved)
+    options.zero = 0, options.mesh.shards = 1;
   for (std::string& fault : faults) fault = fmt::format("{}: {}", layout_name(options), fault);
   for (int ranks = static_cast<int>(job.layout.ranks); ranks > 0; --ranks)
     if (const auto nearest = nearest_meshes(shape, options, ranks); !nearest.empty()) {
@@ -132,12 +133,13 @@ std::string mesh_answer(const Job& job, const MakeModel& make_model, bool fresh)
 
 TrainArguments with_planned_layout(TrainArguments arguments, const MakeModel& make_model) {
   if (!arguments.resume.empty()) {
-    for (const std::string& setting : arguments.set)
-      if (setting.starts_with("layout.plan=") && setting.find("auto") != std::string::npos)
+    for (const Setting& setting : parse_settings(arguments.set, 0))
+      if (setting.key == "layout.plan" &&
+          parse_job("", "", {setting}).layout.plan == PlanKind::kAuto)
         throw ConfigError({fmt::format(
-            "--set {} with --resume: a run that goes on keeps its layout, but for what is set; "
+            "--set {}={} with --resume: a run that goes on keeps its layout, but for what is set; "
             "ask `tutti plan` and set what it names",
-            setting)});
+            setting.key, setting.value)});
     return arguments;
   }
   if (!arguments.job_text.empty()) return arguments;
@@ -152,11 +154,10 @@ TrainArguments with_planned_layout(TrainArguments arguments, const MakeModel& ma
     const Job job = planned_job(plan, make_model);
     std::string text = fmt::format("layout.ranks={}\n", job.layout.ranks);
     for (const Key& key : keys()) {
-      const auto origin = job.origin.find(key.full_name());
-      const bool planned =
-          origin != job.origin.end() && origin->second == "planned" && key.get(job) != key.fallback;
+      const bool planned = job.origin_of(key.full_name()).kind == Origin::Kind::kPlanned &&
+                           key.get(job) != key.fallback;
       // Left out, an automatic key would be chosen once more, and perhaps otherwise.
-      if (planned || (key.automatic && key.section == "layout"))
+      if (planned || (key.automatic && key.layout))
         text += fmt::format("{}={}\n", key.full_name(), value_text(key.get(job)));
     }
     return text;

@@ -14,9 +14,7 @@ std::string layouts_json(const Job& job, const SearchResult& result) {
     nlohmann::ordered_json layout{{"ranks", with.layout.ranks}};
     for (const Key& key : keys()) {
       if (!key.searched) continue;
-      const Value value = key.get(with);
-      if (const auto* number = std::get_if<int64_t>(&value)) layout[key.name] = *number;
-      if (const auto* word = std::get_if<std::string>(&value)) layout[key.name] = *word;
+      std::visit([&](const auto& value) { layout[key.name] = value; }, key.get(with));
     }
     layouts.push_back({{"name", layout_name(c.options)},
                        {"layout", layout},

@@ -96,7 +96,7 @@ Job with_layout(const Planned& planned, const MeshOptions& options) {
 std::string idle_setting(const Job& asked, const Job& job) {
   for (const Key& key : keys()) {
     if (key.section != "layout" || key.get(asked) == key.fallback) continue;
-    if (const std::string reason = idle_reason(job, key.full_name()); !reason.empty())
+    if (const std::string reason = key.idle_reason(job); !reason.empty())
       return fmt::format("{} = {} is set, which has no meaning with {}", key.full_name(),
                          value_text(key.get(asked)), reason);
   }
@@ -206,11 +206,11 @@ CostOptions cost_of(const PlanArguments& arguments, const Planned& planned, cons
         {fmt::format("--calibration {}: there is no such file; `tutti calibrate --out {}` makes it",
                      arguments.calibration, arguments.calibration)});
   cost.calibration =
-      planned.cuda()
-          ? default_calibration("cuda", 1, planned.job.numerics.precision != Precision::kFloat32)
-          : load_calibration(
-                arguments.calibration.empty() ? calibration_path() : arguments.calibration,
-                planned.machine.cores);
+      planned.cuda() ? default_calibration(DeviceKind::kCuda, 1,
+                                           planned.job.numerics.precision != Precision::kFloat32)
+                     : load_calibration(arguments.calibration.empty() ? calibration_path()
+                                                                      : arguments.calibration,
+                                        planned.machine.cores);
   cost.transport = planned.job.layout.transport;
   cost.hosts = hosts_of(arguments, planned);
   cost.own_processors = planned.cuda();
@@ -221,15 +221,18 @@ CostOptions cost_of(const PlanArguments& arguments, const Planned& planned, cons
 /// What the rates are of.
 std::string machine_text(const Planned& planned, const Calibration& c) {
   if (planned.cuda())
-    return fmt::format("{}; assumed are {} in {}, {} of memory, {} between GPUs, {} to the host",
-                       planned.elsewhere() ? "no GPU here" : planned.machine.gpus.front().name,
-                       rate_text(c.matmul.front(), "FLOP"), planned.job.numerics.precision,
-                       rate_text(c.copy.alone, "B"),
-                       rate_text(1e9 / message_seconds(c.transports.at("nccl"), 1e9), "B"),
-                       rate_text(c.tier, "B"));
-  return c.source != "default"
-             ? fmt::format("{} cores, calibrated: {}", c.cores, c.source)
-             : "not calibrated: rates are assumed; `tutti calibrate` measures them";
+    return fmt::format(
+        "{}; assumed are {} in {}, {} of memory, {} between GPUs, {} to the host",
+        planned.elsewhere() ? "no GPU here" : planned.machine.gpus.front().name,
+        rate_text(c.matmul.front(), "FLOP"), planned.job.numerics.precision,
+        rate_text(c.copy.alone, "B"),
+        rate_text(1e9 / message_seconds(
+                            c.rates_of(std::string(automatic_transport(true, Workers::kProcess))),
+                            1e9),
+                  "B"),
+        rate_text(c.tier, "B"));
+  return c.measured ? fmt::format("{} cores, calibrated: {}", c.cores, c.source)
+                    : "not calibrated: rates are assumed; `tutti calibrate` measures them";
 }
 
 void print_header(const Planned& planned, const ModelShape& shape, const SearchRequest& request) {

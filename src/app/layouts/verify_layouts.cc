@@ -18,10 +18,13 @@ namespace tutti {
 
 namespace {
 
+/// How ranks of a row are connected: as they are if nobody says it, or by messages alone.
+enum class Connected { kPlainly, kByMessages };
+
 struct Row {
   int64_t ranks;
   Workers workers;
-  const char* transport;
+  Connected connected;
   bool overlap;
   int64_t hosts = 1;
   FoldKind fold = FoldKind::kLocal;
@@ -32,54 +35,62 @@ struct Row {
 using enum Workers;
 using enum FoldKind;
 using enum PartitionKind;
+using enum Connected;
 
 // Each mechanism that could betray the promise appears in at least one row.
 constexpr Row kHostRows[] = {
-    {1, kProcess, "shm", true},
-    {1, kThread, "inproc", false},
-    {2, kProcess, "shm", true},
-    {2, kProcess, "shm", false},
-    {2, kProcess, "tcp", true},
-    {2, kThread, "inproc", true},
-    {2, kProcess, "shm", true, 1, kRoot},
-    {3, kProcess, "shm", true},
-    {3, kProcess, "tcp", false},
-    {3, kThread, "inproc", true},
-    {4, kProcess, "shm", true},
-    {4, kProcess, "shm", true, 2},
-    {4, kProcess, "tcp", true},
-    {4, kThread, "inproc", false},
-    {4, kProcess, "tcp", true, 1, kRoot},
-    {8, kProcess, "shm", true},
-    {8, kProcess, "tcp", true},
-    {8, kThread, "inproc", true},
-    {8, kProcess, "shm", false, 2},
-    {1, kProcess, "shm", true, 1, kLocal, kEven},
-    {2, kProcess, "shm", true, 1, kLocal, kRoundRobin},
-    {3, kProcess, "tcp", true, 1, kLocal, kHash},
-    {4, kThread, "inproc", true, 1, kLocal, kEven},
+    {1, kProcess, kPlainly, true},
+    {1, kThread, kPlainly, false},
+    {2, kProcess, kPlainly, true},
+    {2, kProcess, kPlainly, false},
+    {2, kProcess, kByMessages, true},
+    {2, kThread, kPlainly, true},
+    {2, kProcess, kPlainly, true, 1, kRoot},
+    {3, kProcess, kPlainly, true},
+    {3, kProcess, kByMessages, false},
+    {3, kThread, kPlainly, true},
+    {4, kProcess, kPlainly, true},
+    {4, kProcess, kPlainly, true, 2},
+    {4, kProcess, kByMessages, true},
+    {4, kThread, kPlainly, false},
+    {4, kProcess, kByMessages, true, 1, kRoot},
+    {8, kProcess, kPlainly, true},
+    {8, kProcess, kByMessages, true},
+    {8, kThread, kPlainly, true},
+    {8, kProcess, kPlainly, false, 2},
+    {1, kProcess, kPlainly, true, 1, kLocal, kEven},
+    {2, kProcess, kPlainly, true, 1, kLocal, kRoundRobin},
+    {3, kProcess, kByMessages, true, 1, kLocal, kHash},
+    {4, kThread, kPlainly, true, 1, kLocal, kEven},
 };
 
 // Ranks that are more than the GPUs share them. The first row comes twice: a run repeats itself.
 constexpr Row kDeviceRows[] = {
-    {1, kProcess, "nccl", true},
-    {1, kProcess, "nccl", true},
-    {1, kProcess, "nccl", true, 1, kLocal, kLanes, false, true},
-    {1, kProcess, "nccl", true, 1, kLocal, kLanes, true, false},
-    {1, kProcess, "nccl", false, 1, kLocal, kEven, false, false},
-    {2, kProcess, "nccl", true},
-    {2, kProcess, "nccl", true, 1, kLocal, kLanes, false, true},
-    {2, kProcess, "nccl", false, 1, kLocal, kLanes, true, false},
-    {2, kProcess, "nccl", true, 1, kRoot, kRoundRobin, true, true},
-    {4, kProcess, "nccl", true},
-    {4, kProcess, "nccl", true, 1, kLocal, kLanes, false, false},
-    {4, kProcess, "nccl", false, 1, kRoot, kLanes, true, true},
+    {1, kProcess, kPlainly, true},
+    {1, kProcess, kPlainly, true},
+    {1, kProcess, kPlainly, true, 1, kLocal, kLanes, false, true},
+    {1, kProcess, kPlainly, true, 1, kLocal, kLanes, true, false},
+    {1, kProcess, kPlainly, false, 1, kLocal, kEven, false, false},
+    {2, kProcess, kPlainly, true},
+    {2, kProcess, kPlainly, true, 1, kLocal, kLanes, false, true},
+    {2, kProcess, kPlainly, false, 1, kLocal, kLanes, true, false},
+    {2, kProcess, kPlainly, true, 1, kRoot, kRoundRobin, true, true},
+    {4, kProcess, kPlainly, true},
+    {4, kProcess, kPlainly, true, 1, kLocal, kLanes, false, false},
+    {4, kProcess, kPlainly, false, 1, kRoot, kLanes, true, true},
 };
 
-LayoutConfig layout_of(LayoutConfig layout, const Row& row) {
+/// The transport that has no windows, or the one that `auto` is.
+std::string transport_of(Connected connected, bool gpu, Workers workers) {
+  if (connected == kPlainly) return std::string(automatic_transport(gpu, workers));
+  return std::string(first_where<TransportPart>(
+      [&](const TransportPart& part) { return connects(part, workers) && !part.windows; }));
+}
+
+LayoutConfig layout_of(LayoutConfig layout, const Row& row, bool gpu) {
   layout.ranks = row.ranks;
   layout.workers = row.workers;
-  layout.transport = row.transport;
+  layout.transport = transport_of(row.connected, gpu, row.workers);
   layout.overlap = row.overlap;
   layout.hosts = row.hosts;
   layout.fold = row.fold;
@@ -88,6 +99,19 @@ LayoutConfig layout_of(LayoutConfig layout, const Row& row) {
   layout.prefetch = row.prefetch;
   layout.zero = 0;
   return layout;
+}
+
+/// The transports of the host that no row above names, each with several ranks.
+void add_other_transports(const Job& job, std::vector<LayoutConfig>& layouts) {
+  for (const TransportPart& part : parts<TransportPart>()) {
+    const Workers workers = part.processes ? kProcess : kThread;
+    const auto named = [&](const LayoutConfig& row) { return row.transport == part.name; };
+    if (part.gpu || std::any_of(layouts.begin(), layouts.end(), named)) continue;
+    LayoutConfig layout = layout_of(
+        job.layout, {std::min<int64_t>(4, job.train.lanes), workers, kPlainly, true}, false);
+    layout.transport = part.name;
+    layouts.push_back(std::move(layout));
+  }
 }
 
 /// Rows of a sweep. What takes turns does so by counters of its own, so that no two go in step for
@@ -99,7 +123,7 @@ class Sweep {
         lanes_(job.train.lanes),
         slices_(job.train.tensor_slices),
         device_(job.numerics.device == DeviceKind::kCuda),
-        cut_(model_part(job).second_stage) {
+        cut_(second_stage(job)) {
     base_.hosts = 1, base_.partition = PartitionKind::kLanes, base_.fold = FoldKind::kLocal,
     base_.zero = 0;
   }
@@ -202,15 +226,10 @@ class Sweep {
   void add(LayoutConfig row) {
     const size_t at = rows_.size();
     row.overlap = at % 3 != 1;
-    if (device_) {
-      row.workers = Workers::kProcess, row.transport = "nccl";
-    } else {
-      // Threads start fastest.
-      row.workers = at % 4 < 2 ? Workers::kThread : Workers::kProcess;
-      row.transport = at % 8 == 1 || at % 8 == 6        ? "tcp"
-                      : row.workers == Workers::kThread ? "inproc"
-                                                        : "shm";
-    }
+    // Threads start fastest.
+    row.workers = device_ || at % 4 >= 2 ? Workers::kProcess : Workers::kThread;
+    const bool messages = !device_ && (at % 8 == 1 || at % 8 == 6);
+    row.transport = transport_of(messages ? kByMessages : kPlainly, device_, row.workers);
     rows_.push_back(std::move(row));
   }
 
@@ -226,9 +245,10 @@ class Sweep {
 
 std::vector<LayoutConfig> verify_layouts(const Job& job) {
   std::vector<LayoutConfig> layouts;
-  for (const Row& row :
-       job.numerics.device == DeviceKind::kCuda ? std::span<const Row>(kDeviceRows) : kHostRows)
-    if (row.ranks <= job.train.lanes) layouts.push_back(layout_of(job.layout, row));
+  const bool gpu = job.numerics.device == DeviceKind::kCuda;
+  for (const Row& row : gpu ? std::span<const Row>(kDeviceRows) : kHostRows)
+    if (row.ranks <= job.train.lanes) layouts.push_back(layout_of(job.layout, row, gpu));
+  if (!gpu) add_other_transports(job, layouts);
   const auto sweep = Sweep(job).run();
   layouts.insert(layouts.end(), sweep.begin(), sweep.end());
   return layouts;

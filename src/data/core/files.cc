@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "config/reserved_words.h"
 #include "data/core/sources.h"
 
 namespace tutti {
@@ -85,15 +86,14 @@ std::string read_gz(const std::string& path) {
 }
 
 std::string resolve_path(const std::string& path) {
-  if (path != "kjv" && path != "fashion-mnist") return path;
+  const InstalledData* installed = installed_data(path);
+  if (installed == nullptr) return path;
 
-  // These two names stand for the data that set-up installs.
   const char* folder = std::getenv("TUTTI_DATA");
   const std::string place = std::string(folder != nullptr && *folder != '\0' ? folder : "data") +
-                            "/" + path + (path == "kjv" ? ".txt" : "");
+                            "/" + std::string(installed->file);
   if (access(place.c_str(), F_OK) != 0) {
-    throw Error(fmt::format("{}: {} is missing; run ./tutti setup", place,
-                            path == "kjv" ? "the King James text" : "Fashion-MNIST"));
+    throw Error(fmt::format("{}: {} is missing; run ./tutti setup", place, installed->help));
   }
   return place;
 }

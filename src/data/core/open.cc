@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "config/job_parts.h"
+#include "config/reserved_words.h"
 #include "config/table_columns.h"
 #include "data/core/sources.h"
 #include "data/tables/table.h"
@@ -92,7 +93,7 @@ Split text_split(const Job& job, const std::string& path,
                  const std::function<std::string(const std::string&)>& read) {
   const bool tested = !job.data.test.empty();
   const int64_t context = job.model.context, vocab = job.model.vocab;
-  if (job.data.tokenizer == kBytesTokenizer) {
+  if (tokens_are_bytes(job.data)) {
     Split split = split_of(job, open_text(read(path), path, context, vocab), path);
     if (tested) split.test = open_text(read(job.data.test), job.data.test, context, vocab);
     return split;
@@ -217,13 +218,13 @@ constexpr Format kFormats[] = {
      }},
     {"clicks", [](const Job& job,
                   const DataGroup&) { return generated(make_clicks(job.train.seed), job.data); }},
-    {"idx", open_arrays},
-    {"csv", open_table},
+    {"idx", open_idx},
+    {"csv", open_csv},
     {"jsonl",
      [](const Job& job, const DataGroup& group) {
-       return model_part(job).sequences ? open_jsonl_text(job) : open_table(job, group);
+       return model_part(job).sequences ? open_jsonl_text(job) : open_jsonl(job, group);
      }},
-    {"numpy", open_arrays},
+    {"numpy", open_numpy},
     {"images", open_images},
 };
 

@@ -43,8 +43,9 @@ std::string read_gz(const std::string& path);
 std::shared_ptr<const Dataset> open_text(std::string bytes, const std::string& path,
                                          int64_t context, int64_t vocab);
 
-/// idx and numpy: images or features with labels (data/images/arrays.h).
-Split open_arrays(const Job& job, const DataGroup& group);
+/// Images or features with labels, as arrays (data/images/arrays.h).
+Split open_idx(const Job& job, const DataGroup& group);
+Split open_numpy(const Job& job, const DataGroup& group);
 /// A folder of PNG and JPEG images with a folder for each class. Images of another size than
 /// model.image are resized.
 Split open_images(const Job& job, const DataGroup& group);
@@ -54,6 +55,8 @@ Split open_images(const Job& job, const DataGroup& group);
 inline constexpr int64_t kGenerated = int64_t{1} << 40;
 std::shared_ptr<const Dataset> make_walk(uint64_t seed, int64_t context, int64_t vocab);
 std::shared_ptr<const Dataset> make_points(uint64_t seed, int64_t inputs, int64_t classes);
+/// Clicks: 8 numbers and 6 categories of 16 values, as their row in config/job_parts.cc says.
+inline constexpr int64_t kClickNumbers = 8, kClickFields = 6, kClickValues = 16;
 std::shared_ptr<const Dataset> make_clicks(uint64_t seed);
 /// The true probability of a click: what a perfect model would predict.
 double clicks_truth(uint64_t seed, int64_t record);

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/pages.h"
 #include "config/job_parts.h"
+#include "config/reserved_words.h"
 #include "data/core/bad_records.h"
 #include "data/core/sources.h"
 #include "grid/grid.h"
@@ -214,13 +215,18 @@ struct Pair {
   std::vector<int64_t> good;  ///< the records that can be used
 };
 
-/// Reads the files of one part. `labels` may be empty, and `path` a folder with MNIST's names.
-Pair read_pair(const Job& job, const std::string& given, std::string labels, bool test,
-               DataReport& report) {
+/// How a format reads its files.
+struct ArrayFiles {
+  Array (*read)(const std::string& path);
+  bool folders;  ///< a path may be a folder with MNIST's names
+};
+
+/// Reads the files of one part. `labels` may be empty.
+Pair read_pair(const Job& job, const ArrayFiles& files, const std::string& given,
+               std::string labels, bool test, DataReport& report) {
   const std::string mnist = test ? "t10k" : "train";
   std::string path = resolve_path(given);
-  const bool idx = job.data.kind == "idx";
-  if (idx && is_folder(path)) {
+  if (files.folders && is_folder(path)) {
     const auto named = [&](const std::string& name) {
       const std::string file = path + "/" + mnist + name;
       return path_exists(file) ? file : file + ".gz";
@@ -230,9 +236,8 @@ Pair read_pair(const Job& job, const std::string& given, std::string labels, boo
   }
 
   // The records must be what the model reads.
-  const auto read = idx ? read_idx : read_npy;
   Pair pair;
-  pair.values = std::make_shared<const Array>(read(path));
+  pair.values = std::make_shared<const Array>(files.read(path));
   if (pair.values->records() == 0) throw Error(fmt::format("{}: it has no records", path));
   const ModelConfig& model = job.model;
   int64_t wanted = model.inputs;
@@ -251,7 +256,7 @@ Pair read_pair(const Job& job, const std::string& given, std::string labels, boo
   Faults faults;
   find_not_finite(*pair.values, faults);
   if (!labels.empty()) {
-    pair.labels = std::make_shared<const Array>(read(labels));
+    pair.labels = std::make_shared<const Array>(files.read(labels));
     const bool classes = loss_part(job).classes;
     const bool predicted = !model_part(job).reconstructs;
     check_labels(*pair.values, *pair.labels, classes || !predicted ? 1 : model.outputs);
@@ -274,6 +279,35 @@ Pair read_pair(const Job& job, const std::string& given, std::string labels, boo
                             faults.begin()->second));
   }
   return pair;
+}
+
+/// The arrays of a job, split and scaled.
+Split open_arrays(const Job& job, const DataGroup& group, const ArrayFiles& files) {
+  Split split;
+  const Pair train = read_pair(job, files, job.data.path, job.data.labels, false, split.report);
+
+  // The split numbers the usable records; here these become numbers in the file.
+  Parts parts = split_records(job, static_cast<int64_t>(train.good.size()), train.values->path);
+  for (auto* part : {&parts.train, &parts.held_out}) {
+    for (int64_t& record : *part) record = train.good[static_cast<size_t>(record)];
+  }
+
+  // Values are scaled by what the training records show, also in evaluation and test.
+  const bool images = reads_images(job);
+  const auto scaling = scaling_of(job.data.scale, *train.values, images ? job.model.image[0] : 1,
+                                  parts.train, group, split.report.statistics);
+  const InstalledData* installed = installed_data(job.data.path);
+  if (installed != nullptr && !installed->classes.front().empty())
+    split.report.classes.assign(installed->classes.begin(), installed->classes.end());
+  const auto all = make_arrays(train.values, train.labels, scaling);
+  split.train = pick(all, std::move(parts.train));
+  split.held_out = pick(all, std::move(parts.held_out));
+  if (!job.data.test.empty()) {
+    const Pair test =
+        read_pair(job, files, job.data.test, job.data.test_labels, true, split.report);
+    split.test = pick(make_arrays(test.values, test.labels, scaling), test.good);
+  }
+  return split;
 }
 
 }  // namespace
@@ -303,32 +337,12 @@ std::vector<Scaling> scaling_of(ValueScale scale, const Array& values, int64_t c
       group, lines);
 }
 
-Split open_arrays(const Job& job, const DataGroup& group) {
-  Split split;
-  const Pair train = read_pair(job, job.data.path, job.data.labels, false, split.report);
+Split open_idx(const Job& job, const DataGroup& group) {
+  return open_arrays(job, group, {read_idx, true});
+}
 
-  // The split numbers the usable records; here these become numbers in the file.
-  Parts parts = split_records(job, static_cast<int64_t>(train.good.size()), train.values->path);
-  for (auto* part : {&parts.train, &parts.held_out}) {
-    for (int64_t& record : *part) record = train.good[static_cast<size_t>(record)];
-  }
-
-  // Values are scaled by what the training records show, also in evaluation and test.
-  const bool images = reads_images(job);
-  const auto scaling = scaling_of(job.data.scale, *train.values, images ? job.model.image[0] : 1,
-                                  parts.train, group, split.report.statistics);
-  if (job.data.path == "fashion-mnist") {
-    split.report.classes = {"t-shirt", "trouser", "pullover", "dress", "coat",
-                            "sandal",  "shirt",   "sneaker",  "bag",   "boot"};
-  }
-  const auto all = make_arrays(train.values, train.labels, scaling);
-  split.train = pick(all, std::move(parts.train));
-  split.held_out = pick(all, std::move(parts.held_out));
-  if (!job.data.test.empty()) {
-    const Pair test = read_pair(job, job.data.test, job.data.test_labels, true, split.report);
-    split.test = pick(make_arrays(test.values, test.labels, scaling), test.good);
-  }
-  return split;
+Split open_numpy(const Job& job, const DataGroup& group) {
+  return open_arrays(job, group, {read_npy, false});
 }
 
 }  // namespace tutti

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "config/reserved_words.h"
 #include "grid/order.h"
 
 namespace tutti {
@@ -30,12 +31,13 @@ int by_hash(uint64_t value, int ranks) {
       static_cast<unsigned __int128>(mixed(value)) * static_cast<unsigned>(ranks) >> 64);
 }
 
-Partition by_feature(const std::string& column, std::shared_ptr<const Dataset> data, int ranks) {
-  const bool classes = column == "class";
+Partition by_feature(const LayoutConfig& layout, std::shared_ptr<const Dataset> data, int ranks) {
+  const std::string& column = layout.partition_by;
+  const bool classes = partition_by_class(layout);
 
   if (data->size() > 0) {  // a missing column is found here, not in the middle of a run
     if (classes && data->label(0) < 0) {
-      throw Error("layout.partition_by = \"class\": the data has no classes");
+      throw Error(fmt::format("layout.partition_by = \"{}\": the data has no classes", column));
     }
     if (!classes) data->feature(0, column);
   }
@@ -67,7 +69,7 @@ Partition make_partition(const LayoutConfig& layout, std::shared_ptr<const Datas
     case PartitionKind::kHash:
       return [ranks](int64_t record) { return by_hash(static_cast<uint64_t>(record), ranks); };
     case PartitionKind::kFeature:
-      return by_feature(layout.partition_by, std::move(data), ranks);
+      return by_feature(layout, std::move(data), ranks);
     case PartitionKind::kOwn:
       break;
   }

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "config/nearest.h"
+#include "config/reserved_words.h"
 #include "data/tables/table_rows.h"
 
 namespace tutti {
@@ -114,7 +115,7 @@ namespace {
 
 // The delimiter, by data.delimiter or the file's name.
 char delimiter_of(const DataConfig& config, std::string_view path) {
-  if (config.delimiter == "auto") {
+  if (delimiter_by_name(config)) {
     if (path.ends_with(".gz")) path.remove_suffix(3);
     return path.ends_with(".tsv") || path.ends_with(".tab") ? '\t' : ',';
   }

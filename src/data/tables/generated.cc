@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "base/philox.h"
-#include "config/table_columns.h"
 #include "data/core/sources.h"
 
 namespace tutti {

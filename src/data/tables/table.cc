@@ -190,10 +190,9 @@ std::vector<std::string> misfits(const Job& job, const std::vector<Column>& colu
 }
 
 /// Reads and parses one file.
-std::shared_ptr<Table> read_table(const Job& job, const std::string& path,
+std::shared_ptr<Table> read_table(const Job& job, ParseTable parse, const std::string& path,
                                   const std::vector<Column>& columns, DataReport& report) {
   const std::string bytes = read_gz(path);
-  const auto parse = data_part(job).text ? parse_jsonl : parse_csv;
   auto table = std::make_shared<Table>(
       parse(bytes, path, job.data, columns, report, loss_part(job).yes_or_no));
   if (table->records == 0) {
@@ -245,7 +244,7 @@ std::shared_ptr<const Dataset> make_table(std::shared_ptr<const Table> table, bo
   return std::make_shared<TableRecords>(std::move(table), wide);
 }
 
-Split open_table(const Job& job, const DataGroup& group) {
+Split open_table(const Job& job, const DataGroup& group, ParseTable parse) {
   std::vector<std::string> faults;
   const std::vector<Column> columns = parse_columns(job.data.columns, faults);
   if (faults.empty()) faults = misfits(job, columns);
@@ -254,7 +253,7 @@ Split open_table(const Job& job, const DataGroup& group) {
 
   Split split;
   const std::string path = resolve_path(job.data.path);
-  auto table = read_table(job, path, columns, split.report);
+  auto table = read_table(job, parse, path, columns, split.report);
   Parts parts = split_records(job, table->records, path);
 
   // Only training records are looked at: statistics of held-out ones would let a model see them.
@@ -278,7 +277,7 @@ Split open_table(const Job& job, const DataGroup& group) {
   split.held_out = pick(records, std::move(parts.held_out));
 
   if (!job.data.test.empty()) {
-    auto test = read_table(job, job.data.test, columns, split.report);
+    auto test = read_table(job, parse, job.data.test, columns, split.report);
     const std::vector<Outlier> outliers = treat_outliers(*test, limits, job.data, job.data.test);
     count(outliers, split.report);
     fill_and_scale(*test, statistics);
@@ -287,6 +286,12 @@ Split open_table(const Job& job, const DataGroup& group) {
     split.test = pick(make_table(test, wide), without(all, outliers));
   }
   return split;
+}
+
+Split open_csv(const Job& job, const DataGroup& group) { return open_table(job, group, parse_csv); }
+
+Split open_jsonl(const Job& job, const DataGroup& group) {
+  return open_table(job, group, parse_jsonl);
 }
 
 }  // namespace tutti

@@ -75,9 +75,14 @@ void fill_and_scale(Table& table, const std::vector<ColumnStatistics>& statistic
 /// The records of a cleaned table. With `wide`, ids of categories are a tensor of their own.
 std::shared_ptr<const Dataset> make_table(std::shared_ptr<const Table> table, bool wide);
 
-/// Opens data.kind = "csv" or "jsonl": reads data.path (plain or gzip) and data.test, splits,
-/// cleans and scales. Collective over the group. Throws ConfigError for columns that do not fit the
-/// model or the loss.
-Split open_table(const Job& job, const DataGroup& group);
+/// How a format of tables is parsed.
+using ParseTable = Table (*)(std::string_view bytes, const std::string& path,
+                             const DataConfig& config, const std::vector<Column>& columns,
+                             DataReport& report, bool probabilities);
+/// Reads data.path (plain or gzip) and data.test by `parse`, splits, cleans and scales. Collective
+/// over the group. Throws ConfigError for columns that do not fit the model or the loss.
+Split open_table(const Job& job, const DataGroup& group, ParseTable parse);
+Split open_csv(const Job& job, const DataGroup& group);
+Split open_jsonl(const Job& job, const DataGroup& group);
 
 }  // namespace tutti

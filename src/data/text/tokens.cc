@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "config/reserved_words.h"
 
 namespace tutti {
 namespace {
@@ -133,10 +134,10 @@ std::shared_ptr<const Dataset> open_tokens(std::vector<int32_t> tokens, int64_t 
 TokenSource open_text_tokens(const std::string& text, const Job& job, const std::string& path) {
   if (text.empty()) throw Error(fmt::format("{}: the file is empty", path));
   const int64_t vocab = job.model.vocab;
-  const bool learned = job.data.tokenizer == "bpe";
+  const bool learned = learns_tokens(job.data);
   if (learned && vocab < 256) {
-    throw Error(
-        fmt::format("data.tokenizer = \"bpe\" needs model.vocab of at least 256, not {}", vocab));
+    throw Error(fmt::format("data.tokenizer = \"{}\" needs model.vocab of at least 256, not {}",
+                            job.data.tokenizer, vocab));
   }
 
   // A vocabulary that is smaller than the model's is fine: the other ids are never used.

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "config/job_parts.h"
-#include "config/table_columns.h"
 
 namespace tutti {
 
@@ -35,19 +34,14 @@ Border images(const Job& job) {
   return {"images", {job.train.micro_batch_size, image[0], image[1], image[2]}};
 }
 
-// What a wide-deep model reads: numbers and categories, of the clicks or of a table's columns.
+// Numbers and categories apart.
 void add_fields(const Job& job, std::vector<Border>& borders) {
-  int64_t numbers = kClickNumbers, categories = kClickFields;
-  if (!data_part(job).generated) {
-    const ColumnSizes sizes = table_sizes(job);
-    numbers = sizes.numbers;
-    categories = static_cast<int64_t>(sizes.categories.size());
-  }
-  borders.push_back({"numbers", {job.train.micro_batch_size, numbers}});
+  const ColumnSizes sizes = fields_of(job);
+  const auto categories = static_cast<int64_t>(sizes.categories.size());
+  borders.push_back({"numbers", {job.train.micro_batch_size, sizes.numbers}});
   borders.push_back({"categories", {job.train.micro_batch_size, categories}, at::kLong});
 }
 
-// A script says nothing about its inputs, so the data decides what it reads.
 // Targets per token, per sample as a class, or per sample as values.
 Border targets(const Job& job) {
   const int64_t samples = job.train.micro_batch_size;
@@ -57,6 +51,15 @@ Border targets(const Job& job) {
 }
 
 }  // namespace
+
+ColumnSizes fields_of(const Job& job) {
+  if (data_part(job).table) return table_sizes(job);
+  const GeneratedFields& fields = data_part(job).fields;
+  ColumnSizes sizes;
+  sizes.numbers = fields.numbers;
+  sizes.categories.assign(static_cast<size_t>(fields.categories), fields.values);
+  return sizes;
+}
 
 bool targets_are_classes(const Job& job) {
   const ModelPart& model = model_part(job);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "config/job.h"
+#include "config/table_columns.h"
 #include "model/core/segment.h"
 
 namespace tutti {
@@ -15,7 +16,7 @@ namespace tutti {
 ///   cnn               "images" [B, channels, height, width] float
 ///   script            "features" for csv, jsonl and points, "images" for all other data
 ///   wide-deep         "numbers" [B, n] float, "categories" [B, m] int64; n and m come from
-///                     data.columns or from the clicks
+///                     data.columns or from what is generated
 ///   targets           "targets": gpt [B, context] int64; cross-entropy, distill and autoencoder
 ///                     [B] int64; other losses [B, outputs] float
 ///   mixup             "other_targets" like targets, "mix" [B] float: the weight of other_targets
@@ -23,6 +24,9 @@ namespace tutti {
 /// A target of -1, or NaN where targets are floats, means that there is none: the loss and the
 /// metrics leave it out. Throws Error if data.columns do not add up to what the model takes.
 std::vector<Border> data_borders(const Job& job);
+
+/// Numbers and categories of a record of fields: those of the columns, or of the generated records.
+ColumnSizes fields_of(const Job& job);
 
 /// Whether targets are classes (int64) or values (float), by the kinds of the model and of the
 /// loss. A loss of `auto` counts as cross-entropy; in a resolved job there is none.

@@ -13,7 +13,6 @@
 
 #include "base/error.h"
 #include "config/job_parts.h"
-#include "config/table_columns.h"
 #include "model/adapt/adaptor.h"
 #include "model/core/data_borders.h"
 #include "model/core/device_tensor.h"
@@ -30,10 +29,7 @@ constexpr uint64_t kCrossFactor = 0x9E3779B97F4A7C15;
 
 /// How many categories each field of a record has.
 std::vector<int64_t> field_sizes(const Job& job) {
-  if (data_part(job).generated) return std::vector<int64_t>(kClickFields, kClickValues);
-  std::vector<std::string> faults;
-  std::vector<int64_t> sizes = sizes_of(parse_columns(job.data.columns, faults)).categories;
-  if (!faults.empty()) throw ConfigError(std::move(faults));
+  std::vector<int64_t> sizes = fields_of(job).categories;
   if (sizes.empty())
     throw Error(
         "model.kind = \"wide-deep\" but data.columns has no category to embed; \"mlp\" reads "

@@ -22,11 +22,10 @@ namespace tutti {
 
 namespace {
 
-// The loss of every element, by loss.kind; empty for losses of classes.
+// The loss of every element.
 using Elementwise = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& targets)>;
 
-/// A loss of values of the table in config/job_parts.cc, element by element; those of classes are
-/// class_loss.
+/// A loss of values of the table in config/job_parts.cc, element by element.
 struct ValueLoss {
   std::string_view name;
   Elementwise (*make)(const LossConfig& config);
@@ -55,6 +54,28 @@ constexpr ValueLoss kValueLosses[] = {
        };
      }},
 };
+
+/// A loss of classes of the same table, from what class_spec() found in the job.
+struct ClassLoss {
+  std::string_view name;
+  std::unique_ptr<Segment> (*make)(const LossConfig& config, ClassLossSpec spec);
+};
+
+std::unique_ptr<Segment> cross_entropy(const LossConfig&, ClassLossSpec spec) {
+  return class_loss(std::move(spec));
+}
+
+/// A teacher is added where the model is prepared (infer/prepare.h), which replaces this segment by
+/// distill_segment().
+constexpr ClassLoss kClassLosses[] = {{"cross-entropy", cross_entropy}, {"distill", cross_entropy}};
+
+/// A loss that is still open is the plain one of classes.
+const ClassLoss& class_loss_named(std::string_view kind) {
+  if (is_open(kind)) kind = first_where<LossPart>([](const LossPart& loss) { return loss.plain; });
+  for (const ClassLoss& loss : kClassLosses)
+    if (loss.name == kind) return loss;
+  throw Error(fmt::format("loss.kind = \"{}\" is not known", kind));
+}
 
 /// Empty for a loss of classes.
 Elementwise elementwise(const LossConfig& config) {
@@ -145,7 +166,9 @@ Block cross_entropy_block(std::string name, Border logits, Border targets) {
 }
 
 TensorFunction reconstruction_loss(const LossConfig& config) {
-  return [loss = elementwise(config)](const Pass&, Tensors, Tensors in) {
+  Elementwise loss = elementwise(config);
+  if (!loss) throw Error(fmt::format("loss.kind = \"{}\" is no loss of values", config.kind));
+  return [loss = std::move(loss)](const Pass&, Tensors, Tensors in) {
     // One flag per row of padding, seen as one per element.
     std::vector<int64_t> rows(static_cast<size_t>(in[0].dim()), 1);
     rows[0] = in[0].size(0);
@@ -169,9 +192,8 @@ std::unique_ptr<Segment> loss_segment(const Job& job, Border output,
                                summed(loss, in[0], in[1], at::isnan(in[1]).logical_not())};
                          });
   }
-  if (!is_open(kind) && !part_named<LossPart>(kind).classes)
-    throw Error(fmt::format("loss.kind = \"{}\" is not known", kind));
-  return class_loss(class_spec(job, std::move(output), data));
+  const ClassLoss& of_classes = class_loss_named(kind);
+  return of_classes.make(job.loss, class_spec(job, std::move(output), data));
 }
 
 std::unique_ptr<Segment> distill_segment(const Job& job, Border output,

@@ -33,10 +33,12 @@ void check(const Job& job, const AddFault& fault) {
   // Columns of the model meet in the loss.
   if (job.train.tensor_slices > 1 && !plain_cross_entropy(job.loss)) {
     fault({"train.tensor_slices", "loss.kind", "loss.label_smoothing", "loss.class_weights"},
-          fmt::format("train.tensor_slices = {} needs loss.kind = \"cross-entropy\" without "
-                      "smoothing and weights: it "
-                      "is what a slice of the vocabulary can say of the whole",
-                      job.train.tensor_slices));
+          fmt::format(
+              "train.tensor_slices = {} needs loss.kind = {} without smoothing and "
+              "weights: it is what a slice of the vocabulary can say of the whole",
+              job.train.tensor_slices,
+              quoted_list(names_where<LossPart>([](const LossPart& loss) { return loss.plain; }),
+                          "or")));
   }
 }
 
@@ -64,11 +66,10 @@ int64_t gpt_hidden_size(const ModelConfig& config) {
   return ((8 * config.width + 2) / 3 + 15) / 16 * 16;
 }
 
-// "auto" is cross-entropy for a gpt.
+// A loss that is still open is the plain one.
 bool plain_cross_entropy(const LossConfig& loss) {
-  const LossPart& part = part_named<LossPart>(loss.kind);
-  const bool cross_entropy = is_open(loss.kind) || (part.classes && !part.taught);
-  return cross_entropy && loss.label_smoothing == 0 && loss.class_weights.empty();
+  const bool plain = is_open(loss.kind) || part_named<LossPart>(loss.kind).plain;
+  return plain && loss.label_smoothing == 0 && loss.class_weights.empty();
 }
 
 ModelRules gpt_rules() { return {check, cut_sizes, most_stages}; }

@@ -1,5 +1,8 @@
 #include "model/rules/rules.h"
 
+#include <fmt/format.h>
+
+#include "config/job_parts.h"
 #include "model/rules/gpt_rules.h"
 
 namespace tutti {
@@ -35,27 +38,56 @@ ModelRules script_rules() {
 struct Row {
   std::string_view name;
   ModelRules rules;
+  bool tied = false;   ///< it may be: its head can use its embedding
+  bool gated = false;  ///< it has gated layers
+  /// Where a pipeline's second stage may always begin; "": its blocks have names of their own.
+  std::string_view second_stage{};
 };
 
-const ModelRules& rules_of(const Job& job) {
-  static const ModelRules none{};
+const Row& row_of(const Job& job) {
+  static const Row none{};
   static const std::vector<Row> all = {
-      {"gpt", gpt_rules()},
-      {"mlp", cuts("model.hidden", &ModelConfig::hidden)},
-      {"cnn", cnn_rules()},
-      {"script", script_rules()},
+      {.name = "gpt",
+       .rules = gpt_rules(),
+       .tied = true,
+       .gated = true,
+       .second_stage = "blocks.0"},
+      {.name = "mlp", .rules = cuts("model.hidden", &ModelConfig::hidden)},
+      {.name = "cnn", .rules = cnn_rules()},
+      {.name = "script", .rules = script_rules()},
   };
   for (const Row& row : all)
-    if (row.name == job.model.kind) return row.rules;
+    if (row.name == job.model.kind) return row;
   return none;
 }
 
+const ModelRules& rules_of(const Job& job) { return row_of(job).rules; }
+
+/// What a model does not have. Of a program's own nothing is known.
+void check_missing(const Job& job, const AddFault& fault) {
+  const Row& row = row_of(job);
+  if (model_part(job).foreign) return;
+  if (job.model.tied && !row.tied)
+    fault({"model.tied"},
+          fmt::format(
+              "model.tied = true but model.kind = \"{}\": it has no embedding to tie its head to",
+              job.model.kind));
+  if (job.model.activation == Activation::kSwiglu && !row.gated)
+    fault({"model.activation"},
+          fmt::format("model.activation = \"swiglu\" but model.kind = \"{}\": it is the gated "
+                      "layer of a gpt",
+                      job.model.kind));
+}
+
 }  // namespace
+
+std::string_view second_stage(const Job& job) { return row_of(job).second_stage; }
 
 const ModelRules& model_rules() {
   static const ModelRules all = {
       .check =
           [](const Job& job, const AddFault& fault) {
+            check_missing(job, fault);
             if (const ModelRules& rules = rules_of(job); rules.check) rules.check(job, fault);
           },
       .cut_sizes = [](const Job& job) -> std::vector<std::pair<std::string, int64_t>> {

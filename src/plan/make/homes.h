@@ -30,7 +30,7 @@ class MeshHomes {
   bool gathers() const { return options.zero == 3 && sliced(); }
   /// Whether visits find parameters in slots that are filled ahead of them, by gathers or from
   /// the second tier.
-  bool brought() const { return gathers() || options.offload_parameters; }
+  bool brought() const { return gathers() || options.offload_parameters(); }
   /// My slice of a unit's sum. held(): what I hold of its moments, and in ZeRO-3 of its parameters.
   Range slice(int unit) const { return places.slices[unit][at.data % reduce_shards()]; }
   Range held(int unit) const;

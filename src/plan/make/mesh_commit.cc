@@ -106,9 +106,9 @@ void MeshCommit::travel(Op op, int unit, size_t turn) {
     i.operands.push_back(
         {OperandRole::kResident, fetch ? Access::kWrite : Access::kRead, memory, unit});
   };
-  if (options_.offload_parameters)
+  if (options_.offload_parameters())
     add(state_.parameter(unit), state_.updated_parameters(unit, turn));
-  if (options_.offload) add(state_.moment(unit), state_.updated_moments(unit, turn));
+  if (options_.offload_moments()) add(state_.moment(unit), state_.updated_moments(unit, turn));
   if (!i.operands.empty()) program_.add(QueueUse::kTier, std::move(i));
 }
 

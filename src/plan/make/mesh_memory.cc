@@ -45,7 +45,7 @@ void MeshMemory::place_unit(int unit) {
     parameter.range = held;
     parameter.bytes = held.size() * kFloat;
   }
-  parameter.offloaded = options_.offload_parameters;
+  parameter.offloaded = options_.offload_parameters();
   parameter_[unit] = program_.add_buffer(parameter);
 
   // An optimizer's slots are one after the other in one buffer.
@@ -53,7 +53,7 @@ void MeshMemory::place_unit(int unit) {
   Buffer moment{fmt::format("moments {}", unit), BufferKind::kMoment,
                 align_up(held.size(), kAlign) * kFloat * options_.optimizer_slots, unit};
   if (homes_.sliced()) moment.range = held;
-  moment.offloaded = options_.offload;
+  moment.offloaded = options_.offload_moments();
   moment_[unit] = program_.add_buffer(moment);
 }
 
@@ -90,13 +90,13 @@ int MeshMemory::parameters(int unit, const LayerVisit& visit) const {
 }
 
 int MeshMemory::updated_parameters(int unit, size_t turn) {
-  if (!options_.offload_parameters) return parameter_.at(unit);
+  if (!options_.offload_parameters()) return parameter_.at(unit);
   return program_.named(fmt::format("fetched parameters {}", turn % kFetchAhead),
                         BufferKind::kParameter, program_.at(parameter_.at(unit)).bytes);
 }
 
 int MeshMemory::updated_moments(int unit, size_t turn) {
-  if (!options_.offload) return moment_.at(unit);
+  if (!options_.offload_moments()) return moment_.at(unit);
   return program_.named(fmt::format("fetched moments {}", turn % kFetchAhead), BufferKind::kMoment,
                         program_.at(moment_.at(unit)).bytes);
 }

@@ -145,6 +145,8 @@ double cell_cost(CellKind kind, const CellCosts& costs) {
   return costs.input + costs.weight;
 }
 
+std::string plain_schedule() { return std::string(parts<PipelinePart>().front().name); }
+
 bool splits_backward(const std::string& schedule) {
   return part_named<PipelinePart>(schedule).splits;
 }
@@ -155,7 +157,11 @@ int chunks_of(const std::string& schedule, int chunks) {
 }
 
 int stage_of(const std::string& schedule, int stages, int chunk) {
-  if (!part_named<PipelinePart>(schedule).returns) return chunk % stages;
+  return stage_of(part_named<PipelinePart>(schedule), stages, chunk);
+}
+
+int stage_of(const PipelinePart& schedule, int stages, int chunk) {
+  if (!schedule.returns) return chunk % stages;
   return chunk < stages ? chunk : 2 * stages - 1 - chunk;
 }
 
@@ -231,6 +237,7 @@ std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int st
 std::vector<std::vector<CellTime>> time_cells(const std::string& schedule, int stages, int chunks,
                                               const std::vector<std::vector<Cell>>& cells,
                                               const std::vector<CellCosts>& costs, double hop) {
+  const PipelinePart& part = part_named<PipelinePart>(schedule);
   const int all = stages * chunks_of(schedule, chunks);
   int micro_batches = 0;
   for (const auto& own : cells) {
@@ -258,8 +265,7 @@ std::vector<std::vector<CellTime>> time_cells(const std::string& schedule, int s
         for (const Cell& need : needs_of(cell, all)) {
           const double end = ends[number(need)];
           ready = ready && end >= 0;
-          begin =
-              std::max(begin, stage_of(schedule, stages, need.chunk) == stage ? end : end + hop);
+          begin = std::max(begin, stage_of(part, stages, need.chunk) == stage ? end : end + hop);
         }
         if (!ready) break;
         times[stage].push_back(

@@ -23,6 +23,8 @@
 #include <string>
 #include <vector>
 
+#include "config/job_parts.h"
+
 namespace tutti {
 
 enum class CellKind : uint8_t { kForward, kBackward, kInput, kWeight };
@@ -34,14 +36,18 @@ struct Cell {
   bool operator==(const Cell&) const = default;
 };
 
+/// The first of the table, which one stage alone has.
+std::string plain_schedule();
 /// Whether backward is two cells.
 bool splits_backward(const std::string& schedule);
-/// Chunks that a stage has: 1; 2 for zbv; `chunks` for interleaved.
+/// Chunks that a stage has: as many as the schedule says, or `chunks` where it leaves them open.
 int chunks_of(const std::string& schedule, int chunks);
 /// Which stage a chunk is on.
 int stage_of(const std::string& schedule, int stages, int chunk);
-/// The cells of every stage in their order, as published. `schedule`: gpipe | 1f1b | interleaved |
-/// zero-bubble | zbv. If there are fewer micro-batches than a schedule wants (the table above), or
+/// The same for who asks of many chunks, and looks the schedule up once.
+int stage_of(const PipelinePart& schedule, int stages, int chunk);
+/// The cells of every stage in their order, as published. If there are fewer micro-batches than a
+/// schedule wants (the table above), or
 /// a number that P does not divide, those that do not exist are left out of the order for the next
 /// number that suits.
 std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int stages, int chunks,

@@ -28,7 +28,7 @@ using Cells = std::vector<std::vector<Cell>>;
 /// Works a list off once for every way that is tried.
 class List {
  public:
-  List(const std::string& schedule, int stages, int micro_batches,
+  List(const PipelinePart& schedule, int stages, int micro_batches,
        const std::vector<CellCosts>& costs, int in_flight)
       : schedule_(schedule),
         stages_(stages),
@@ -123,7 +123,7 @@ class List {
     const auto first = std::min_element(best_.begin(), best_.end());
     const Cell cell = first->cell;
     TUTTI_CHECK(first->begin < std::numeric_limits<double>::infinity(),
-                "schedule {}: no stage can go on", schedule_);
+                "schedule {}: no stage can go on", schedule_.name);
     const int here = stage(cell.chunk);
 
     free_at_[here] = end(cell) = first->begin + cell_cost(cell.kind, costs_[cell.chunk]);
@@ -136,7 +136,7 @@ class List {
       best_[stage(reader)] = best_of(stage(reader));
   }
 
-  const std::string& schedule_;
+  const PipelinePart& schedule_;
   const int stages_, micro_batches_;
   const std::vector<CellCosts>& costs_;
   const int in_flight_, all_;
@@ -160,7 +160,7 @@ std::vector<std::vector<Cell>> fit_schedule(const std::string& schedule, int sta
   // Hops that are tried are fractions of a mean forward.
   double mean = 0;
   for (const CellCosts& cost : costs) mean += cost.forward / static_cast<double>(costs.size());
-  List list(schedule, stages, micro_batches, costs, in_flight);
+  List list(part_named<PipelinePart>(schedule), stages, micro_batches, costs, in_flight);
   Cells best;
   double least = std::numeric_limits<double>::infinity();
   for (const Preference& preference :

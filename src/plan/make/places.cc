@@ -107,7 +107,7 @@ void add_parcels(const ModelShape& model, const MeshOptions& options, MeshPlaces
     places.parcel_of[unit] = static_cast<int>(places.parcels.size()) - 1;
     floats += model.blocks[unit].gradient_size;
     last = unit;
-    open = merges(unit) && floats < options.merged_floats;
+    open = merges(unit) && floats < options.bucket_floats;
   }
 
   // A gather of ZeRO-3 brings one unit, so each has a parcel of its own as well.
@@ -150,8 +150,8 @@ int host_ranks_of(const MeshOptions& options) {
 
   // Sums by hosts need hosts, one round, sums that all ranks make, and hosts of whole tensor
   // groups.
-  const bool once = !options.owner && (!options.micro || options.batch.micro_batches == 1);
-  if (options.hosts < 2 || !once || options.root || options.ring ||
+  const bool once = !options.owner() && (!options.micro || options.batch.micro_batches == 1);
+  if (options.hosts < 2 || !once || options.root() || options.ring ||
       mesh.ranks() % (options.hosts * mesh.tensor) != 0)
     return 0;
 
@@ -177,7 +177,7 @@ Range MeshPlaces::host_slice(int unit, int position) const {
 }
 
 std::string schedule_of(const MeshOptions& options) {
-  return options.mesh.pipeline == 1 ? "1f1b" : options.schedule;
+  return options.mesh.pipeline == 1 ? plain_schedule() : options.schedule;
 }
 
 Coordinates MeshPlaces::home(const ModelShape& model, int unit) const {
@@ -205,7 +205,7 @@ MeshPlaces mesh_places(const ModelShape& model, const MeshOptions& options) {
 
   // Units into slices, and slices onto data ranks.
   places.host_ranks = host_ranks_of(options);
-  places.slices = options.root
+  places.slices = options.root()
                       ? slices_at_root(model, options.mesh.data)
                       : slices_of_units(model, reduce_shards_of(options), places.host_ranks);
 

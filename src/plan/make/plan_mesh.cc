@@ -101,8 +101,7 @@ std::vector<QueueUse> RankMaker::queues() const {
   if (work_.comes_back)
     uses.insert(uses.end(), {QueueUse::kActivationsInBack, QueueUse::kActivationsOutBack,
                              QueueUse::kGradientsInBack, QueueUse::kGradientsOutBack});
-  if (options_.overlap && (options_.offload || options_.offload_parameters))
-    uses.push_back(QueueUse::kTier);
+  if (options_.overlap && options_.offload_moments()) uses.push_back(QueueUse::kTier);
 
   // Sums over stages meet ranks that come to them at other times.
   if (homes_.shares_far()) uses.push_back(QueueUse::kShared);

@@ -36,25 +36,25 @@ namespace tutti {
 struct MeshOptions : PlanKeys {
   Mesh mesh;
   Batch batch;
-  bool owner = false;    ///< fold = "owner"
   bool micro = false;    ///< order = "micro"
   std::vector<int> cut;  ///< the first layer of each chunk but the first; empty: cut by cost
   int optimizer_slots = 2;
-  /// Moments are kept in the second tier and come in only for Update.
-  bool offload = false;
-  /// Parameters are kept there, too, and come in ahead of every use.
-  bool offload_parameters = false;
   bool windows = true;  ///< ranks of a host can read each other's memory
   /// Ranks compute on devices: what is summed travels as the devices' groups do it (NCCL).
   bool device = false;
-  bool root = false;  ///< fold = "root": the first data rank makes all sums
   bool ring = false;  ///< reduce = "ring": sums have no order
-  /// units are merged into a parcel until it has so many
-  int64_t merged_floats = kParcelFloats;
   /// Forward alone, of one micro-batch, for evaluation.
   bool forward_only = false;
 
-  SumOptions sums() const { return {batch, mesh.data, owner, micro}; }
+  /// The owner of a slice sums each micro-batch as it comes.
+  bool owner() const { return fold == FoldKind::kOwner; }
+  /// The first data rank makes all sums.
+  bool root() const { return fold == FoldKind::kRoot; }
+  /// Moments are kept in the second tier and come in only for Update.
+  bool offload_moments() const { return offload != Offload::kNone; }
+  /// Parameters are kept there, too, and come in ahead of every use.
+  bool offload_parameters() const { return offload == Offload::kAll; }
+  SumOptions sums() const { return {batch, mesh.data, owner(), micro}; }
 };
 
 /// How many data ranks of a host sum together first, where sums are made by hosts: they make slices

@@ -72,14 +72,14 @@ void add_batch_faults(const ModelShape& model, const MeshOptions& options,
 
   // With fold = "owner" a round has one micro-batch per rank, so the first micro-batches of all
   // lanes are summed before the second ones: only order = "micro" sums that way.
-  if (options.owner && options.batch.micro_batches > 1 && !options.micro)
+  if (options.owner() && options.batch.micro_batches > 1 && !options.micro)
     faults.push_back("fold = \"owner\" needs micro_batches = 1 or order = \"micro\"");
 }
 
 /// Parameters in the second tier are in nobody's window.
 void add_offload_faults(const ModelShape& model, const MeshOptions& options,
                         std::vector<std::string>& faults) {
-  if (!options.offload_parameters) return;
+  if (!options.offload_parameters()) return;
   if (options.mesh.shards > 1)
     faults.push_back(
         "ZeRO's slices are read by other ranks, so parameters cannot be offloaded; offload the "
@@ -94,7 +94,7 @@ void add_offload_faults(const ModelShape& model, const MeshOptions& options,
 /// Faults of a stage with several chunks that sums more than once in a step.
 void add_chunk_faults(const ModelShape& model, const MeshOptions& options,
                       std::vector<std::string>& faults) {
-  if (!options.owner && !options.micro) return;
+  if (!options.owner() && !options.micro) return;
   if (faults.empty() && shares_over_chunks(model, options))
     faults.push_back(
         fmt::format("schedule = \"{}\" has several chunks per stage: a parameter that two of them "

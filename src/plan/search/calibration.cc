@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "config/job_parts.h"
 
 namespace tutti {
 
@@ -52,13 +53,13 @@ TransportRates transport_of(const json& node) {
 
 }  // namespace
 
-Calibration default_calibration(const std::string& device, int cores, bool narrow) {
+Calibration default_calibration(DeviceKind device, int cores, bool narrow) {
   Calibration c;
   c.source = "default";
   c.cores = std::max(1, cores);
 
   // Round figures, in bytes or FLOPs per second: a search orders layouts by their proportions.
-  const bool gpu = device == "cuda";
+  const bool gpu = device == DeviceKind::kCuda;
   c.matmul.assign(static_cast<size_t>(c.cores), !gpu ? 6e10 : narrow ? 4e14 : 4e13);
   c.copy = gpu ? Rates{3e12, 3e12} : Rates{1.6e10, 8e9};
   c.fold = gpu ? Rates{2.5e12, 2.5e12} : Rates{1.6e10, 8e9};
@@ -66,12 +67,19 @@ Calibration default_calibration(const std::string& device, int cores, bool narro
   c.tier = gpu ? 5e10 : 1e9;
 
   // Latency in seconds, bytes per second, seconds of a flag (0: the transport has no windows).
-  c.transports["inproc"] = straight(2e-6, 6e9, 5e-7);
-  c.transports["shm"] = straight(2e-6, 6e9, 5e-7);
-  c.transports["tcp"] = straight(2e-5, 2e9, 0);
-  c.transports["nccl"] = straight(1.2e-5, 1.5e11, 0);
-  c.transports["network"] = gpu ? straight(2e-5, 2.5e10, 0) : straight(3e-5, 1.25e9, 0);
+  for (const TransportPart& part : parts<TransportPart>())
+    c.transports[std::string(part.name)] = part.gpu       ? straight(1.2e-5, 1.5e11, 0)
+                                           : part.windows ? straight(2e-6, 6e9, 5e-7)
+                                                          : straight(2e-5, 2e9, 0);
+  c.transports[kNetwork] = gpu ? straight(2e-5, 2.5e10, 0) : straight(3e-5, 1.25e9, 0);
   return c;
+}
+
+const TransportRates& Calibration::rates_of(const std::string& transport) const {
+  const auto found = transports.find(transport);
+  if (found == transports.end())
+    throw Error(fmt::format("calibration {}: no rates of transport {}", source, transport));
+  return found->second;
 }
 
 std::string calibration_path() {
@@ -112,6 +120,7 @@ Calibration parse_calibration(const std::string& text, const std::string& source
     // Every rate is checked here, so that the cost model can divide by it.
     Calibration c;
     c.source = source;
+    c.measured = true;
     c.cores = node.at("cores").get<int>();
     c.matmul = node.at("matmul_flops").get<std::vector<double>>();
     if (c.cores < 1 || c.matmul.size() != static_cast<size_t>(c.cores))
@@ -126,8 +135,11 @@ Calibration parse_calibration(const std::string& text, const std::string& source
     for (const auto& [name, rates] : node.at("transports").items())
       c.transports[name] = transport_of(rates);
 
-    // "nccl" is not asked for: files are of machines that compute on their cores.
-    for (const char* name : {"inproc", "shm", "tcp", "network"})
+    // Files are of machines that compute on their cores, so GPUs' transports are not asked for.
+    std::vector<std::string> wanted =
+        names_where<TransportPart>([](const TransportPart& part) { return !part.gpu; });
+    wanted.emplace_back(kNetwork);
+    for (const std::string& name : wanted)
       if (!c.transports.contains(name)) throw Error(fmt::format("transport {} is missing", name));
     return c;
   } catch (const json::exception&) {
@@ -141,7 +153,7 @@ Calibration parse_calibration(const std::string& text, const std::string& source
 }
 
 Calibration load_calibration(const std::string& path, int cores) {
-  if (!path_exists(path)) return default_calibration("cpu", cores);
+  if (!path_exists(path)) return default_calibration(DeviceKind::kCpu, cores);
   return parse_calibration(read_file(path), path);
 }
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "config/enums.h"
+
 namespace tutti {
 
 /// Bytes per second and rank, when one rank is at work and when every core has one.
@@ -29,23 +31,28 @@ struct TransportRates {
   bool operator==(const TransportRates&) const = default;
 };
 
+/// In place of a transport's name: between hosts, which one machine cannot measure.
+inline constexpr const char* kNetwork = "network";
+
 struct Calibration {
-  std::string source;          ///< the file; "default": nothing was measured
+  std::string source;          ///< the file; "default" without one
+  bool measured = false;       ///< else all rates are assumed
   int cores = 1;               ///< of the machine: ranks of one host share them
   std::vector<double> matmul;  ///< FLOP/s of each rank when 1, 2, ... `cores` ranks compute
   /// Bytes read and written per second: by copies, sums of arrays, optimizer updates.
   Rates copy, fold, update;
   /// Bytes per second to and from offloaded values: in a file or, for a GPU, in the host's memory.
   double tier = 0;
-  /// By name. inproc, shm, tcp: between ranks of one host; nccl: between GPUs; network: between
-  /// hosts, which one machine cannot measure.
+  /// By name: every transport between ranks of one host or between GPUs, and kNetwork.
   std::map<std::string, TransportRates> transports;
+  /// Throws Error naming a transport that has none.
+  const TransportRates& rates_of(const std::string& transport) const;
   bool operator==(const Calibration&) const = default;
 };
 
 /// For machines that were never measured: a CPU host with so many cores, or one GPU per rank, whose
 /// matmuls are in float32 or (`narrow`) in 16 bits.
-Calibration default_calibration(const std::string& device, int cores, bool narrow = false);
+Calibration default_calibration(DeviceKind device, int cores, bool narrow = false);
 /// $XDG_CACHE_HOME/tutti/calibration.json, else ~/.cache/tutti/calibration.json.
 std::string calibration_path();
 std::string to_json(const Calibration& calibration);

@@ -33,7 +33,7 @@ constexpr int kManyRanks = 64;  // above this, one rank stands for its role
 /// alike. ZeRO-1 counts nothing: every rank has its slices of the sums anyway.
 int machinery(const MeshOptions& o) {
   return std::max(0, o.zero - 1) + (o.mesh.pipeline > 1 ? 2 : 0) + (o.mesh.tensor > 1 ? 2 : 0) +
-         (o.owner ? 1 : 0) + 2 * static_cast<int>(o.recompute);
+         (o.owner() ? 1 : 0) + 2 * static_cast<int>(o.recompute);
 }
 
 class Search {
@@ -108,13 +108,16 @@ class Search {
     const SearchSpace& space = request_.space;
     std::vector<MeshOptions> all;
     for (int pipeline = 1; pipeline <= request_.ranks; ++pipeline) {
-      if (request_.ranks % pipeline != 0 || space.pipeline.value_or(pipeline) != pipeline) continue;
+      if (request_.ranks % pipeline != 0 ||
+          !space.allows("pipeline", &LayoutConfig::pipeline, pipeline))
+        continue;
       for (int tensor = 1; tensor <= request_.ranks / pipeline; ++tensor) {
-        if (request_.ranks / pipeline % tensor != 0 || space.tensor.value_or(tensor) != tensor)
+        if (request_.ranks / pipeline % tensor != 0 ||
+            !space.allows("tensor", &LayoutConfig::tensor, tensor))
           continue;
         MeshOptions options = request_.base;
         options.mesh = {request_.ranks / pipeline / tensor, tensor, pipeline, 1};
-        options.recompute = space.recompute.value_or(Recompute::kNone);
+        options.recompute = space.has("recompute") ? space.layout.recompute : Recompute::kNone;
         list_schedules(options, all);
       }
     }
@@ -122,12 +125,15 @@ class Search {
   }
   void list_schedules(MeshOptions options, std::vector<MeshOptions>& all) const {
     const SearchSpace& space = request_.space;
-    const auto plain = std::string(parts<PipelinePart>().front().name);
-    for (const std::string& schedule : names_of<PipelinePart>()) {
-      if (options.mesh.pipeline == 1 && schedule != plain) continue;  // nothing to choose
-      if (options.mesh.pipeline > 1 && space.schedule.value_or(schedule) != schedule) continue;
-      options.schedule = schedule;
-      options.chunks = space.chunks.value_or(2);
+    for (const PipelinePart& part : parts<PipelinePart>()) {
+      options.schedule = part.name;
+      if (options.mesh.pipeline == 1 && options.schedule != plain_schedule())
+        continue;  // nothing to choose
+      if (options.mesh.pipeline > 1 &&
+          !space.allows("schedule", &LayoutConfig::schedule, options.schedule))
+        continue;
+      // More than its default, 2, is left to who asks for it: every further chunk is another plan.
+      if (space.has("chunks")) options.chunks = space.layout.chunks;
       for (int in_flight : in_flight_of(options)) {
         options.in_flight = in_flight;
         list_zero(options, all);
@@ -138,15 +144,15 @@ class Search {
   /// made to measure room for stages that are unequal.
   std::vector<int> in_flight_of(const MeshOptions& options) const {
     if (options.mesh.pipeline == 1 || !splits_backward(options.schedule)) return {0};
-    if (request_.space.in_flight) return {*request_.space.in_flight};
+    if (request_.space.has("in_flight")) return {request_.space.layout.in_flight};
     if (options.mesh.pipeline > kManyStages) return {0};
     return {0, 2 * options.mesh.pipeline};
   }
   void list_zero(MeshOptions options, std::vector<MeshOptions>& all) const {
     const SearchSpace& space = request_.space;
     for (int zero = 0; zero <= 3; ++zero) {
-      if (space.zero.value_or(zero) != zero) continue;
-      if (options.mesh.data == 1 && zero > 0 && !space.zero) continue;  // nothing to slice
+      if (!space.allows("zero", &PlanKeys::zero, zero)) continue;
+      if (options.mesh.data == 1 && zero > 0 && !space.has("zero")) continue;  // nothing to slice
       options.zero = zero;
       for (int shards : shards_of(options)) {
         options.mesh.shards = shards;
@@ -154,11 +160,10 @@ class Search {
           // One data rank has nobody to share its sums with, so "owner" would change nothing; a
           // root alone is slower than all ranks together, so it is only tried when somebody
           // asks for it.
-          if (space.fold
-                  ? *space.fold != fold
-                  : fold == FoldKind::kRoot || (fold == FoldKind::kOwner && options.mesh.data == 1))
-            continue;
-          options.owner = fold == FoldKind::kOwner, options.root = fold == FoldKind::kRoot;
+          const bool pays =
+              fold == FoldKind::kLocal || (fold == FoldKind::kOwner && options.mesh.data > 1);
+          if (space.has("fold") ? space.layout.fold != fold : !pays) continue;
+          options.fold = fold;
           all.push_back(options);
         }
       }
@@ -169,7 +174,8 @@ class Search {
     const SearchSpace& space = request_.space;
     const int data = options.mesh.data;
     if (options.zero == 0) return {1};
-    if (space.shards) return {*space.shards == 0 ? data : *space.shards};
+    if (space.has("shards"))
+      return {space.layout.shards == 0 ? data : static_cast<int>(space.layout.shards)};
 
     // Inside a host gathers stay off the network, at the price of a replica on every host.
     const std::set<int> hosts(request_.cost.hosts.begin(), request_.cost.hosts.end());
@@ -210,8 +216,8 @@ class Search {
 
     // Where hosts are given, all messages count as the network's: the slowest link holds
     // up the others.
-    const TransportRates& rates = request_.cost.calibration.transports.at(
-        request_.cost.hosts.empty() ? request_.cost.transport : "network");
+    const TransportRates& rates = request_.cost.calibration.rates_of(
+        request_.cost.hosts.empty() ? request_.cost.transport : kNetwork);
 
     // Exchanges come in forward and in backward. exchanged_ lists them for every column, and stages
     // work on theirs at the same time: hence the division by columns and stages.
@@ -226,7 +232,7 @@ class Search {
     // again for backward.
     const double moved = floats_ * 4 / apart * (data - 1) / data;
     const double each = message_seconds(rates, 1 << 20) / (1 << 20);
-    seconds += moved * each * (o.owner ? micros + 1 : 2);
+    seconds += moved * each * (o.owner() ? micros + 1 : 2);
     if (o.zero == 3) seconds += moved * each * 2 * micros;
     return seconds;
   }
@@ -246,7 +252,7 @@ class Search {
 
     // From the fastest way to the one that takes the least memory; the first that fits is taken.
     std::vector<Recompute> ways{options.recompute};
-    if (!request_.space.recompute && request_.memory > 0) {
+    if (!request_.space.has("recompute") && request_.memory > 0) {
       if (attention_) ways.push_back(Recompute::kSelective);
       ways.push_back(Recompute::kFull);
     }
@@ -274,9 +280,10 @@ class Search {
   /// Bytes of the state alone on an average rank of a mesh; gradients that pass through are
   /// never held whole.
   double least_bytes(const MeshOptions& options) const {
-    const bool passes = options.owner || options.micro;
-    const SlotSizes sizes{options.offload_parameters ? 0.0 : 4.0, passes ? 0.0 : 4.0,
-                          request_.base.offload ? 0.0 : 4.0 * request_.base.optimizer_slots};
+    const bool passes = options.owner() || options.micro;
+    const SlotSizes sizes{
+        options.offload_parameters() ? 0.0 : 4.0, passes ? 0.0 : 4.0,
+        request_.base.offload_moments() ? 0.0 : 4.0 * request_.base.optimizer_slots};
     return state_bytes(floats_ / (options.mesh.tensor * options.mesh.pipeline), options.mesh.shards,
                        options.zero, sizes);
   }
@@ -287,7 +294,7 @@ class Search {
                      [](const auto& a, const auto& b) { return a.first < b.first; });
     for (size_t i = 0; i < std::min(kNearest, hopeless_.size()); ++i) {
       MeshOptions options = hopeless_[i].second;
-      if (!request_.space.recompute) options.recompute = Recompute::kFull;
+      if (!request_.space.has("recompute")) options.recompute = Recompute::kFull;
       result_.nearest.push_back(
           describe(options, rehearse(model_, request_, options, true).simulation));
       result_.nearest.back().seconds = 0;

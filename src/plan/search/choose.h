@@ -6,8 +6,10 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
+#include <set>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "config/job.h"
@@ -17,12 +19,17 @@
 
 namespace tutti {
 
-/// The layout keys that are given; one without a value is searched.
+/// The layout keys that are given, by name, and their values; other keys that have `.searched()` in
+/// their row (config/keys.cc) are searched.
 struct SearchSpace {
-  std::optional<int> tensor, pipeline, zero, shards, chunks, in_flight;
-  std::optional<std::string> schedule;
-  std::optional<FoldKind> fold;  ///< none: kAuto, too
-  std::optional<Recompute> recompute;
+  LayoutConfig layout{};
+  std::set<std::string, std::less<>> given{};
+  bool has(std::string_view key) const { return given.contains(key); }
+  /// Whether a value may be tried: nobody gave one, or it is this.
+  template <class T, class Owner>
+  bool allows(std::string_view key, T Owner::*field, const std::type_identity_t<T>& value) const {
+    return !has(key) || layout.*field == value;
+  }
 };
 /// The layout keys of a job that somebody set: neither their defaults nor resolved from `auto`.
 SearchSpace given_layout(const Job& job);
@@ -92,7 +99,7 @@ Rehearsal rehearse(const ModelShape& model, const SearchRequest& request,
 /// that grow with the micro-batch; 0: there is none.
 int64_t largest_micro_batch(const MemoryForecast& now, int64_t micro_batch_size, int64_t memory);
 
-/// Writes the candidate into the job's layout. Keys that change get the origin "planned".
+/// Writes the candidate into the job's layout. Keys that change get the origin kPlanned.
 void set_layout(Job& job, const MeshOptions& options);
 /// For layout.plan = "auto": searches what is not given in the job, and sets it. The request's
 /// space is taken from the job. Throws ConfigError when nothing can run or fit, naming the nearest.

@@ -23,11 +23,7 @@ constexpr double kInstruction = 2e-6;
 /// The rates of one machine as prices: seconds of a copy, a sum, an update, a message.
 class Prices {
  public:
-  explicit Prices(const CostOptions& options) : options_(options), c_(options.calibration) {
-    TUTTI_CHECK(c_.transports.contains(options.transport), "no rates of transport {}",
-                options.transport);
-    TUTTI_CHECK(c_.transports.contains("network"), "no rates between hosts");
-  }
+  explicit Prices(const CostOptions& options) : options_(options) {}
 
   /// `bytes` are those read and those written, together.
   double copy(double bytes) const { return bytes / c_.copy.alone; }
@@ -43,7 +39,7 @@ class Prices {
     return options_.hosts.empty() ? 0 : options_.hosts[static_cast<size_t>(rank)];
   }
   const TransportRates& between(int a, int b) const {
-    return c_.transports.at(host(a) == host(b) ? options_.transport : "network");
+    return c_.rates_of(host(a) == host(b) ? options_.transport : kNetwork);
   }
   double message(int a, int b, double bytes) const { return message_seconds(between(a, b), bytes); }
   /// Seconds until `bytes` from every peer are here, without the copies and sums made of them.
@@ -66,7 +62,7 @@ class Prices {
   double meet(int ranks) const {
     bool apart = false;
     for (int host : options_.hosts) apart |= host != options_.hosts.front();
-    const TransportRates& rates = c_.transports.at(apart ? "network" : options_.transport);
+    const TransportRates& rates = c_.rates_of(apart ? kNetwork : options_.transport);
     return 2 * std::ceil(std::log2(std::max(ranks, 1))) * message_seconds(rates, 64);
   }
 

@@ -8,7 +8,6 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "config/job_check.h"
 #include "config/schema.h"
 #include "grid/layout_name.h"
 #include "plan/make/pipeline_schedule.h"
@@ -18,28 +17,26 @@ namespace tutti {
 
 namespace {
 
-/// Whether somebody set a key: its value is neither the default nor resolved from `auto`.
-bool given(const Job& job, const char* key) {
-  const auto found = job.origin.find(std::string("layout.") + key);
-  return found != job.origin.end() && found->second != "default" && found->second != "resolved";
+/// Whether somebody set a key: its value is neither the default nor resolved. "auto" counts as not
+/// given even where somebody wrote it.
+bool given(const Job& job, const Key& key) {
+  const Origin::Kind from = job.origin_of(key.full_name()).kind;
+  return from != Origin::Kind::kDefault && from != Origin::Kind::kResolved &&
+         key.get(job) != Value(std::string("auto"));
+}
+
+/// The axes of a mesh as keys.
+void set_mesh(LayoutConfig& layout, const Mesh& mesh) {
+  layout.ranks = mesh.ranks(), layout.tensor = mesh.tensor, layout.pipeline = mesh.pipeline;
+  layout.shards = mesh.shards == mesh.data ? 0 : mesh.shards;
 }
 
 }  // namespace
 
 SearchSpace given_layout(const Job& job) {
-  const LayoutConfig& l = job.layout;
-  SearchSpace space;
-
-  // "auto" counts as not given even where somebody wrote it.
-  if (given(job, "tensor")) space.tensor = static_cast<int>(l.tensor);
-  if (given(job, "pipeline")) space.pipeline = static_cast<int>(l.pipeline);
-  if (given(job, "zero") && l.zero != kAutomatic) space.zero = static_cast<int>(l.zero);
-  if (given(job, "shards")) space.shards = static_cast<int>(l.shards);
-  if (given(job, "chunks")) space.chunks = static_cast<int>(l.chunks);
-  if (given(job, "in_flight")) space.in_flight = static_cast<int>(l.in_flight);
-  if (given(job, "schedule")) space.schedule = l.schedule;
-  if (given(job, "fold") && l.fold != FoldKind::kAuto) space.fold = l.fold;
-  if (given(job, "recompute")) space.recompute = l.recompute;
+  SearchSpace space{job.layout};
+  for (const Key& key : keys())
+    if (key.searched && given(job, key)) space.given.insert(key.name);
   return space;
 }
 
@@ -47,52 +44,44 @@ void forget_layout(Job& job) {
   for (const Key& key : keys()) {
     if (!key.searched) continue;
     key.set(job, key.off());
-    job.origin[key.full_name()] = "default";
+    job.origin[key.full_name()] = {};
   }
 }
 
 void set_layout(Job& job, const MeshOptions& o) {
   // What the options say, as a layout of its own.
   Job planned = job;
-  LayoutConfig& l = planned.layout;
-  static_cast<PlanKeys&>(l) = o;
-  l.ranks = o.mesh.ranks(), l.tensor = o.mesh.tensor, l.pipeline = o.mesh.pipeline;
-  l.shards = o.mesh.shards == o.mesh.data ? 0 : o.mesh.shards;
-  l.fold = o.root ? FoldKind::kRoot : o.owner ? FoldKind::kOwner : FoldKind::kLocal;
+  static_cast<PlanKeys&>(planned.layout) = o;
+  set_mesh(planned.layout, o.mesh);
 
   // Of it the job takes what the search chooses, and of that nothing which says nothing.
   for (const Key& key : keys()) {
     if (!key.searched && key.full_name() != "layout.ranks") continue;
-    const bool idle = !idle_reason(planned, key.full_name()).empty();
+    const bool idle = !key.idle_reason(planned).empty();
     const Value value = idle ? key.fallback : key.get(planned);
     if (value == key.get(job)) continue;
     key.set(job, value);
-    job.origin[key.full_name()] = "planned";
+    job.origin[key.full_name()] = {Origin::Kind::kPlanned};
   }
 }
 
 std::string layout_name(const MeshOptions& o) {
-  Job job;
-  set_layout(job, o);
-  job.layout.depth = o.depth;
-  job.layout.offload = !o.offload             ? Offload::kNone
-                       : o.offload_parameters ? Offload::kAll
-                                              : Offload::kOptimizer;
-  return layout_name(job.layout);
+  LayoutConfig layout;
+  static_cast<PlanKeys&>(layout) = o;
+  set_mesh(layout, o.mesh);
+  return layout_name(layout);
 }
 
 namespace {
 
 /// The keys that are given, in words: "pipeline 8, schedule gpipe".
 std::string set_text(const SearchSpace& space) {
+  Job job;
+  job.layout = space.layout;
   std::vector<std::string> all;
-  const auto add = [&](const char* name, const auto& value) {
-    if (value) all.push_back(fmt::format("{} {}", name, *value));
-  };
-  add("tensor", space.tensor), add("pipeline", space.pipeline), add("zero", space.zero),
-      add("shards", space.shards);
-  add("schedule", space.schedule), add("chunks", space.chunks);
-  add("in_flight", space.in_flight), add("fold", space.fold), add("recompute", space.recompute);
+  for (const Key& key : keys())
+    if (key.searched && space.has(key.name))
+      all.push_back(fmt::format("{} {}", key.name, plain_text(key.get(job))));
   return fmt::format("{}", fmt::join(all, ", "));
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "config/job.h"
+#include "config/model_rules.h"
 
 namespace tutti {
 
@@ -27,7 +28,7 @@ Machine with_gpus(int count) {
 
 Job resolved(const std::vector<Setting>& settings, const Machine& machine) {
   Job job = load_job("gpt-kjv", settings);
-  resolve(job, machine);
+  resolve(job, machine, {});
   return job;
 }
 
@@ -47,7 +48,7 @@ TEST(DeviceKey, AutoIsTheGpuWhereThereIsOne) {
   EXPECT_EQ(cpu.numerics.device, DeviceKind::kCpu);
   EXPECT_EQ(cpu.layout.transport, "shm");
   EXPECT_EQ(cuda.numerics.device, DeviceKind::kCuda);
-  EXPECT_EQ(cuda.origin.at("numerics.device"), "resolved");
+  EXPECT_EQ(cuda.origin.at("numerics.device").text(), "resolved");
   EXPECT_EQ(cuda.layout.transport, "nccl");
   EXPECT_EQ(cuda.numerics.isa, Isa::kAvx512);
   const Job stays = resolved({{"numerics.device", "cpu"}}, with_gpus(2));
@@ -125,7 +126,7 @@ TEST(DeviceKey, WhoDoesWhatARefusalSaysIsNotRefusedAgain) {
   const auto refused = [](const std::string& name, const Settings& settings) {
     Job job = load_job(name, settings);
     try {
-      resolve(job, kCpu);
+      resolve(job, kCpu, {});
     } catch (const ConfigError& error) {
       return error.faults();
     }
@@ -194,7 +195,7 @@ TEST(DeviceKey, AGpusKeySetInACpusJobIsRefused) {
           "out"}));
   Job file = parse_job("base = \"gpt-kjv\"\n[layout]\nprefetch = true\n", "my.toml", {});
   try {
-    resolve(file, kCpu);
+    resolve(file, kCpu, {});
     ADD_FAILURE() << "resolved";
   } catch (const ConfigError& error) {
     EXPECT_EQ(
@@ -204,7 +205,7 @@ TEST(DeviceKey, AGpusKeySetInACpusJobIsRefused) {
   }
   Job program = load_job("gpt-kjv", {});
   program.layout.graph = false;
-  EXPECT_THROW(resolve(program, kCpu), ConfigError);
+  EXPECT_THROW(resolve(program, kCpu, {}), ConfigError);
 }
 
 TEST(ForgetIdleKeys, ARunThatLeavesItsGpuKeepsNothingOfIt) {
@@ -218,7 +219,7 @@ TEST(ForgetIdleKeys, ARunThatLeavesItsGpuKeepsNothingOfIt) {
                          {"numerics.precision", "float32"},
                          {"layout.transport", "auto"}});
     forget_idle_keys(job, kCpu);
-    resolve(job, kCpu);
+    resolve(job, kCpu, {});
     return job;
   };
   for (const char* device : {"cpu", "auto"}) {
@@ -226,7 +227,7 @@ TEST(ForgetIdleKeys, ARunThatLeavesItsGpuKeepsNothingOfIt) {
     EXPECT_EQ(job.numerics.device, DeviceKind::kCpu);
     EXPECT_TRUE(job.layout.graph);
     EXPECT_EQ(job.numerics.loss_scale, 0);
-    EXPECT_EQ(job.origin.at("layout.graph"), "default");
+    EXPECT_EQ(job.origin.at("layout.graph").text(), "default");
   }
   Job stays = parse_job(of_a_gpu, "job.toml", {});
   forget_idle_keys(stays, with_gpus(1));
@@ -237,7 +238,7 @@ TEST(ForgetIdleKeys, ARunThatLeavesItsGpuKeepsNothingOfIt) {
 TEST(ForgetIdleKeys, WhatWasSetIsStillRefused) {
   Job job = load_job("gpt-kjv", {{"numerics.device", "cpu"}, {"layout.prefetch", "false"}});
   forget_idle_keys(job, kCpu);
-  EXPECT_THROW(resolve(job, kCpu), ConfigError);
+  EXPECT_THROW(resolve(job, kCpu, {}), ConfigError);
 }
 
 }  // namespace tutti

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "config/job.h"
+#include "config/model_rules.h"
 
 namespace tutti {
 
@@ -19,7 +20,7 @@ const Machine kEight{8, true, true};
 Job resolved(const Settings& settings, const Machine& machine = kEight,
              const char* name = "gpt-kjv") {
   Job job = load_job(name, settings);
-  resolve(job, machine);
+  resolve(job, machine, {});
   return job;
 }
 
@@ -93,11 +94,11 @@ TEST(AutomaticZero, IsNoneElsewhere) {
 }
 
 TEST(AutomaticZero, IsSaidToBeResolvedAndGivesWayToANumber) {
-  EXPECT_EQ(resolved({{"layout.ranks", "2"}}).origin.at("layout.zero"), "resolved");
+  EXPECT_EQ(resolved({{"layout.ranks", "2"}}).origin.at("layout.zero").text(), "resolved");
   for (const char* stage : {"0", "1", "2", "3"}) {
     const Job job = resolved({{"layout.ranks", "2"}, {"layout.zero", stage}});
     EXPECT_EQ(std::to_string(job.layout.zero), stage);
-    EXPECT_EQ(job.origin.at("layout.zero"), "--set");
+    EXPECT_EQ(job.origin.at("layout.zero").text(), "--set");
   }
 }
 
@@ -351,13 +352,12 @@ TEST(Slices, AModelThatIsNotDefinedInSlicesIsRefused) {
   Job job = load_job("fashion-mlp", {{"train.tensor_slices", "2"}});
   job.model.kind = "custom";
   try {
-    resolve(job, kEight);
+    resolve(job, kEight, {});
     ADD_FAILURE() << "resolved";
   } catch (const ConfigError& error) {
-    EXPECT_EQ(
-        error.faults(),
-        Faults{"train.tensor_slices = 2 but model.kind = \"custom\": gpt, mlp and cnn are defined "
-               "in slices; these work: tensor_slices = 1"});
+    EXPECT_EQ(error.faults(), Faults{"train.tensor_slices = 2 but model.kind = \"custom\": "
+                                     "\"gpt\", \"mlp\" and \"cnn\" are defined "
+                                     "in slices; these work: tensor_slices = 1"});
   }
 }
 
@@ -375,7 +375,7 @@ TEST(Layout, AMeshOfGpusIsTaken) {
 TEST(Layout, AFaultNamesTheLineOfTheMesh) {
   Job job = parse_job("base = \"gpt-kjv\"\n[layout]\nranks = 4\npipeline = 3\n", "my.toml", {});
   try {
-    resolve(job, kEight);
+    resolve(job, kEight, {});
     ADD_FAILURE() << "resolved";
   } catch (const ConfigError& error) {
     EXPECT_EQ(std::string(error.what())
@@ -395,18 +395,18 @@ TEST(ForgetIdleKeys, ARunThatLeavesItsMeshKeepsNothingOfIt) {
                                              {"layout.shards", "2"}}));
   Job same = parse_job(text, "job.toml", {});
   forget_idle_keys(same, kEight);
-  resolve(same, kEight);
+  resolve(same, kEight, {});
   EXPECT_EQ(to_toml(same), text);
   Job plain = parse_job(text, "job.toml", {{"layout.pipeline", "1"}, {"layout.zero", "0"}});
   forget_idle_keys(plain, kEight);
-  resolve(plain, kEight);
+  resolve(plain, kEight, {});
   EXPECT_EQ(plain.layout.schedule, "1f1b");
   EXPECT_EQ(plain.layout.shards, 0);
   EXPECT_EQ(plain.layout.depth, 1);
   Job automatic =
       parse_job(text, "job.toml", {{"layout.zero", "auto"}, {"layout.transport", "tcp"}});
   forget_idle_keys(automatic, kEight);
-  resolve(automatic, kEight);
+  resolve(automatic, kEight, {});
   EXPECT_EQ(automatic.layout.zero, 0);
   EXPECT_EQ(automatic.layout.shards, 0);
 }

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -9,7 +10,9 @@
 #include "base/error.h"
 #include "config/builtin.h"
 #include "config/job.h"
+#include "config/model_rules.h"
 #include "config/nearest.h"
+#include "config/not_yet.h"
 #include "config/schema.h"
 
 namespace tutti {
@@ -42,7 +45,7 @@ TEST(Parse, EmptyFileIsTheJobOfAllDefaults) {
   EXPECT_EQ(job.origin.size(), keys().size());
   for (const auto& key : keys()) {
     EXPECT_EQ(key.get(job), key.fallback) << key.full_name();
-    EXPECT_EQ(job.origin.at(key.full_name()), "default");
+    EXPECT_EQ(job.origin.at(key.full_name()).text(), "default");
   }
 }
 
@@ -76,10 +79,10 @@ timeout = 2.5
 TEST(Parse, OriginSaysDefaultBuiltInLineOrSet) {
   const Job job =
       parse_job("base = \"gpt-kjv\"\n\n[train]\nsteps = 7\n", "my.toml", {{"train.seed", "3"}});
-  EXPECT_EQ(job.origin.at("train.steps"), "my.toml:4");
-  EXPECT_EQ(job.origin.at("train.seed"), "--set");
-  EXPECT_EQ(job.origin.at("train.lanes"), "built-in gpt-kjv");
-  EXPECT_EQ(job.origin.at("layout.timeout"), "default");
+  EXPECT_EQ(job.origin.at("train.steps").text(), "my.toml:4");
+  EXPECT_EQ(job.origin.at("train.seed").text(), "--set");
+  EXPECT_EQ(job.origin.at("train.lanes").text(), "built-in gpt-kjv");
+  EXPECT_EQ(job.origin.at("layout.timeout").text(), "default");
   EXPECT_EQ(job.name, "my");
 }
 
@@ -274,7 +277,7 @@ TEST(BuiltIn, EveryOneLoadsResolvesAndHasADescription) {
     EXPECT_EQ(job.name, name);
     Machine machine{4, true, true};
     if (job.numerics.device == DeviceKind::kCuda) machine.gpus.emplace_back();
-    resolve(job, machine);
+    resolve(job, machine, {});
   }
 }
 
@@ -344,6 +347,16 @@ TEST(Nearest, CountsEditsAndSwaps) {
   EXPECT_EQ(edit_distance("trian", "train"), 1);
   EXPECT_EQ(nearest("schedul", {"steps", "schedule"}), "schedule");
   EXPECT_EQ(nearest("zzz", {"steps", "schedule"}), "");
+}
+
+TEST(Parse, WhatIsNotThereYetIsNeitherAKeyNorAValue) {
+  for (const LaterKey& later : later_keys())
+    EXPECT_EQ(find_key(later.section, later.name), nullptr) << later.section << '.' << later.name;
+  for (const LaterValue& later : later_values()) {
+    const Key* key = find_key(later.section, later.name);
+    ASSERT_NE(key, nullptr) << later.section << '.' << later.name;
+    EXPECT_EQ(std::count(key->allowed.begin(), key->allowed.end(), later.value), 0) << later.value;
+  }
 }
 
 }  // namespace tutti

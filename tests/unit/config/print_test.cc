@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "config/job.h"
+#include "config/model_rules.h"
 #include "config/schema.h"
 
 namespace tutti {
@@ -68,7 +69,7 @@ TEST(ToToml, ParsesBackToTheSameJobForEveryBuiltIn) {
     expect_same(parse_job(to_toml(job), "job.toml", {}), job);
     Machine machine{4, true, true};
     if (job.numerics.device == DeviceKind::kCuda) machine.gpus.emplace_back();
-    resolve(job, machine);
+    resolve(job, machine, {});
     expect_same(parse_job(to_toml(job), "job.toml", {}), job);
     expect_same(parse_job(explain(job), "job.toml", {}), job);
   }
@@ -141,12 +142,12 @@ TEST(Differences, TheScaleOfARunThatStaysInFloat16IsTheJobs) {
 TEST(ToToml, ACpusJobLeavesOutWhatIsAGpus) {
   Job job = load_job("gpt-kjv", {});
   EXPECT_NE(to_toml(job).find("\ngraph = true\n"), std::string::npos);
-  resolve(job, {4, true, true});
+  resolve(job, {4, true, true}, {});
   for (const std::string& text : {to_toml(job), explain(job)}) {
     EXPECT_EQ(text.find("\ngraph"), std::string::npos) << text;
     EXPECT_EQ(text.find("\nprefetch"), std::string::npos) << text;
     Job again = parse_job(text, "job.toml", {});
-    resolve(again, {4, true, true});
+    resolve(again, {4, true, true}, {});
   }
 }
 

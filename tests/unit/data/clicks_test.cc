@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "config/table_columns.h"
+#include "config/job_parts.h"
 #include "data/core/sources.h"
 
 namespace tutti {
@@ -12,6 +12,13 @@ std::vector<at::Tensor> tensors(int64_t rows) {
   return allocate({{"numbers", {rows, kClickNumbers}, at::kFloat},
                    {"categories", {rows, kClickFields}, at::kLong},
                    {"targets", {rows, 1}, at::kFloat}});
+}
+
+TEST(Clicks, TheirFieldsAreThoseOfTheirRow) {
+  const GeneratedFields& fields = part_named<DataPart>("clicks").fields;
+  EXPECT_EQ(fields.numbers, kClickNumbers);
+  EXPECT_EQ(fields.categories, kClickFields);
+  EXPECT_EQ(fields.values, kClickValues);
 }
 
 TEST(Clicks, ARecordIsAFunctionOfSeedAndRecordAlone) {

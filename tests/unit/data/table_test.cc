@@ -167,7 +167,7 @@ class OpenTable : public files_case::FilesTest {
     return job;
   }
   static std::string refusal(const Job& job) {
-    return fault([&] { open_table(job, {}); });
+    return fault([&] { open_csv(job, {}); });
   }
 };
 
@@ -183,7 +183,7 @@ TEST_F(OpenTable, AnMlpReadsNumbersAndOneHotsAndItsClass) {
   Job j = job(write("t.csv", counted(50)),
               {"kind: one-hot a|b", "x: number", "y: target classes=2", "w: weight"});
   j.data.held_out = 0;
-  const Split split = open_table(j, {});
+  const Split split = open_csv(j, {});
   ASSERT_EQ(split.train->size(), 50);
   EXPECT_EQ(split.held_out->size(), 0);
   EXPECT_EQ(split.test, nullptr);
@@ -208,7 +208,7 @@ TEST_F(OpenTable, WideDeepReadsNumbersCategoriesAndAFloatTarget) {
       job(write("t.csv", counted(50)),
           {"city: category hash=16", "x: number", "kind: category a|b", "y: target"}, "wide-deep");
   j.data.held_out = 0;
-  const Split split = open_table(j, {});
+  const Split split = open_csv(j, {});
   auto tensors = allocate({{"numbers", {1, 1}, at::kFloat},
                            {"categories", {1, 2}, at::kLong},
                            {"targets", {1, 1}, at::kFloat}});
@@ -222,7 +222,7 @@ TEST_F(OpenTable, WideDeepReadsNumbersCategoriesAndAFloatTarget) {
 TEST_F(OpenTable, ScalesComeFromTheTrainingRecordsAloneAndServeTheTestFile) {
   Job j = job(write("t.csv", counted(200)), {"x: number standardise", "y: target classes=2"});
   j.data.test = write("test.csv", "y,x\n1,1000\n0,-5\n");
-  const Split split = open_table(j, {});
+  const Split split = open_csv(j, {});
   EXPECT_EQ(split.train->size() + split.held_out->size(), 200);
   const Parts parts = split_records(j, 200, "");
   double sum = 0, squares = 0;
@@ -253,7 +253,7 @@ TEST_F(OpenTable, EveryRankOfAGroupGetsTheSameRecords) {
   j.data.outliers = Outliers::kDrop;
   j.data.outlier_limit = 1.5;
   const auto digest = [&](const DataGroup& group) {
-    const Split split = open_table(j, group);
+    const Split split = open_csv(j, group);
     auto tensors = allocate({{"features", {1, 1}, at::kFloat}, {"targets", {1}, at::kLong}});
     std::vector<uint32_t> bits{static_cast<uint32_t>(split.report.skipped)};
     for (int64_t i = 0; i < split.train->size(); ++i) {
@@ -275,7 +275,7 @@ TEST_F(OpenTable, ClassNamesAndSkippedRecordsAreReported) {
   for (int i = 0; i < 30; ++i) text += fmt::format("{{\"x\": {}, \"y\": \"dog\"}}\n", i);
   Job j = job(write("t.jsonl", text), {"x: number", "y: target cat|dog"});
   j.data.bad = BadRecord::kSkip;
-  const Split split = open_table(j, {});
+  const Split split = open_jsonl(j, {});
   EXPECT_EQ(split.report.classes, (Texts{"cat", "dog"}));
   EXPECT_EQ(split.report.skipped, 1);
   EXPECT_EQ(split.report.faults.size(), 1u);

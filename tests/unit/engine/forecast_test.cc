@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "config/model_rules.h"
 #include "engine/device/kind.h"
 #include "engine/program_memory.h"
 #include "model/gpt/gpt.h"
@@ -25,7 +26,7 @@ Job resolved(const std::string& text, const std::vector<Setting>& settings = {})
   Job job = parse_job(text, "job", settings);
   job.numerics.device = DeviceKind::kCpu;
   job.layout.workers = Workers::kThread;
-  resolve(job, this_machine());
+  resolve(job, this_machine(), {});
   return job;
 }
 

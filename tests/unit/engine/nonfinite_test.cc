@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "config/model_rules.h"
 #include "model/make_model.h"
 #include "support/device_ranks.h"
 #include "support/stream_device.h"
@@ -125,7 +126,7 @@ workers = "thread"
 
 Job job_of(const std::vector<Setting>& settings) {
   Job job = parse_job(kJob, "job", settings);
-  resolve(job, this_machine());
+  resolve(job, this_machine(), {});
   return job;
 }
 

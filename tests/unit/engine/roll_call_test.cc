@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "config/model_rules.h"
 #include "launch/local.h"
 #include "model/make_model.h"
 #include "support/mesh_job.h"
@@ -47,7 +48,7 @@ LaunchResult train(const Case& which, int altered, Names& names) {
       settings.end(),
       {{"layout.workers", "thread"}, {"layout.timeout", "1000"}, {"layout.bucket_floats", "1"}});
   Job job = parse_job(testing_support::kMeshMlp, "job", settings);
-  resolve(job, this_machine());
+  resolve(job, this_machine(), {});
   return launch_local({.ranks = 2, .threads = true, .timeout = std::chrono::seconds(1000)},
                       [&](RankContext& context) {
                         const Model model = make_model(job);

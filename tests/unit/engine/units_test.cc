@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "config/model_rules.h"
 #include "model/make_model.h"
 #include "plan/make/plan_mesh.h"
 #include "state/checkpoint.h"
@@ -45,7 +46,7 @@ Model made_model(const Case& which) {
   job.model.classes = 4;
   job.model.init = InitKind::kHeUniform;
   job.data.kind = "points";
-  resolve(job, this_machine());
+  resolve(job, this_machine(), {});
   return make_model(job);
 }
 

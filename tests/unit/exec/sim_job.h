@@ -283,8 +283,8 @@ inline SimOutcome run_job(const SimJob& job) {
   mesh.batch = {job.lanes, job.micro_batches, 1};
   mesh.overlap = job.overlap;
   mesh.windows = job.windows;
-  mesh.root = job.root;
-  mesh.merged_floats = 700;
+  if (job.root) mesh.fold = FoldKind::kRoot;
+  mesh.bucket_floats = 700;
   const Plan plan = plan_mesh(model, mesh);
   EXPECT_EQ(plan.sums.size(), 2u);  // the last two units merged, the first alone
   for (const std::string& fault : prove(plan, model)) ADD_FAILURE() << fault;

@@ -150,7 +150,7 @@ TEST(IssueOrder, OfEveryProgramHasEventsRecordedBeforeTheyAreWaitedFor) {
             for (int64_t merged_floats : {0, 9000, 1 << 20}) {
               MeshOptions options;
               options.mesh.data = ranks, options.batch = {lanes, micro_batches, 1};
-              options.overlap = overlap, options.merged_floats = merged_floats;
+              options.overlap = overlap, options.bucket_floats = merged_floats;
               const test::MeshModel model{5, 1, tied};
               for (const Program& program : plan_mesh(test::mesh_model(model), options).programs) {
                 const std::vector<QueuePlace> order = issue_order(program);

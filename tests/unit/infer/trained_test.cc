@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "config/model_rules.h"
 #include "infer/prepare.h"
 #include "model/make_model.h"
 #include "state/checkpoint.h"
@@ -38,7 +39,7 @@ micro_batch_size = 6
 
 Job job_of(const std::string& more = "") {
   Job job = parse_job(std::string(kJob) + more, "job", {});
-  resolve(job, this_machine());
+  resolve(job, this_machine(), {});
   return job;
 }
 

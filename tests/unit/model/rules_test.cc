@@ -58,6 +58,14 @@ TEST(ModelRules, HeadsCutTheWidthAndShareTheKeys) {
                    "them"});
 }
 
+TEST(ModelRules, OnlyAModelThatSaysSoMayBeTiedOrHaveGatedLayers) {
+  for (const char* name : {"fashion-mlp", "fashion-cnn"}) {
+    EXPECT_EQ(faults_of({{"model.tied", "true"}}, name).size(), 1u) << name;
+    EXPECT_EQ(faults_of({{"model.activation", "swiglu"}}, name).size(), 1u) << name;
+  }
+  EXPECT_EQ(faults_of({{"model.tied", "true"}, {"model.activation", "swiglu"}}), Faults{});
+}
+
 TEST(ModelRules, FaultsOfTheModelAndOfTheRestAreNamedTogether) {
   EXPECT_EQ(faults_of({{"model.heads", "5"}, {"layout.address", "\"\""}}).size(), 2u);
   EXPECT_EQ(faults_of({{"model.channels", "[]"}}, "fashion-cnn"),

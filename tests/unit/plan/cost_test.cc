@@ -37,13 +37,14 @@ TEST(Cost, AMessageLiesBetweenTheNearestSamples) {
 }
 
 TEST(Cost, ACalibrationComesBackFromItsFile) {
-  Calibration c = default_calibration("cpu", 3);
+  Calibration c = default_calibration(DeviceKind::kCpu, 3);
   c.source = "here";
+  c.measured = true;
   EXPECT_EQ(parse_calibration(to_json(c), "here"), c);
 }
 
 TEST(Cost, ADamagedCalibrationIsRefusedByName) {
-  std::string text = to_json(default_calibration("cpu", 2));
+  std::string text = to_json(default_calibration(DeviceKind::kCpu, 2));
   for (const auto& [from, to] :
        std::vector<std::pair<std::string, std::string>>{{"\"version\": 1", "\"version\": 9"},
                                                         {"\"cores\": 2", "\"cores\": 3"},
@@ -64,7 +65,7 @@ TEST(Cost, MoreQueuesThanCoresShareThem) {
   const ModelShape model = test::gpt_model_shape({});
   MeshOptions options;
   CostOptions cost;
-  cost.calibration = default_calibration("cpu", 2);
+  cost.calibration = default_calibration(DeviceKind::kCpu, 2);
   cost.calibration.matmul = {100, 80};
   const CostModel shared = mesh_cost(model, options, cost);
   EXPECT_EQ(shared.pace(Resource::kMatmul, 1), 1);
@@ -83,17 +84,19 @@ TEST(Cost, OffloadedValuesComeFromAFileOrOverAGpusLink) {
   fetch.op = Op::kFetch;
   fetch.operands = {{OperandRole::kStored, Access::kRead, 0},
                     {OperandRole::kResident, Access::kWrite, 0}};
-  for (const auto& [device, seconds] : std::map<std::string, double>{{"cpu", 1}, {"cuda", 0.02}}) {
+  for (const auto& [device, seconds] :
+       std::map<DeviceKind, double>{{DeviceKind::kCpu, 1}, {DeviceKind::kCuda, 0.02}}) {
     CostOptions cost;
     cost.calibration = default_calibration(device, 1);
-    EXPECT_NEAR(mesh_cost(model, {}, cost).work(program, fetch).seconds, seconds, 1e-5) << device;
+    EXPECT_NEAR(mesh_cost(model, {}, cost).work(program, fetch).seconds, seconds, 1e-5)
+        << name_of(device);
   }
 }
 
 TEST(Cost, MeasuredSecondsOfSegmentsReplaceTheFormula) {
   const ModelShape model = test::gpt_model_shape({});
   CostOptions cost;
-  cost.calibration = default_calibration("cpu", 2);
+  cost.calibration = default_calibration(DeviceKind::kCpu, 2);
   Instruction i;
   i.op = Op::kBackward, i.block = 1, i.segment = 3;
   const Work formula = mesh_cost(model, {}, cost).work({}, i);

@@ -65,8 +65,8 @@ std::vector<MeshOptions> layouts(int ranks, Batch batch) {
             if (root && zero > 0) continue;
             MeshOptions o;
             o.mesh = {ranks, 1, 1, zero > 0 ? ranks : 1};
-            o.batch = batch, o.zero = zero, o.hosts = hosts, o.merged_floats = merged,
-            o.root = root;
+            o.batch = batch, o.zero = zero, o.hosts = hosts, o.bucket_floats = merged,
+            o.fold = root ? FoldKind::kRoot : FoldKind::kLocal;
             o.windows = reach != 1, o.device = reach == 2;
             list.push_back(o);
           }
@@ -123,7 +123,7 @@ TEST(DataParallel, OnOneHostEveryRankBorrowsTheSlicesOfTheOthers) {
 }
 
 TEST(DataParallel, WhatIsLentIsAcquiredFirstAndReleasedAfterTheParcelsLastUpdate) {
-  const Planned p(kConsuming, 2, {2, 1, 1}, [](MeshOptions& o) { o.merged_floats = 9000; });
+  const Planned p(kConsuming, 2, {2, 1, 1}, [](MeshOptions& o) { o.bucket_floats = 9000; });
   const Program& program = p.plan.programs[1];
   const auto& data = program.queues[1];
   ASSERT_EQ(data.use, QueueUse::kData);
@@ -156,7 +156,7 @@ TEST(DataParallel, WithoutWindowsTheSumsAreReturned) {
 
 TEST(DataParallel, DevicesAndSumsOfSeveralRoundsGatherGradients) {
   const auto on_devices = [](MeshOptions& o) { o.device = true; };
-  const auto by_owners = [](MeshOptions& o) { o.owner = true; };
+  const auto by_owners = [](MeshOptions& o) { o.fold = FoldKind::kOwner; };
   for (const auto& set : {std::function<void(MeshOptions&)>(on_devices),
                           std::function<void(MeshOptions&)>(by_owners)}) {
     const Planned p(kTied, 2, {4, 1, 1}, set);
@@ -169,7 +169,7 @@ TEST(DataParallel, DevicesAndSumsOfSeveralRoundsGatherGradients) {
 }
 
 TEST(DataParallel, ARootMakesAllSumsAndAllBorrowThem) {
-  const Planned p(kTied, 3, {3, 1, 1}, [](MeshOptions& o) { o.root = true; });
+  const Planned p(kTied, 3, {3, 1, 1}, [](MeshOptions& o) { o.fold = FoldKind::kRoot; });
   for (const Ownership& unit : p.plan.ownership) {
     EXPECT_EQ(unit.sums.front().ranks, std::vector<int>{0});
     for (size_t k = 1; k < unit.sums.size(); ++k) EXPECT_TRUE(unit.sums[k].range.empty());
@@ -186,7 +186,7 @@ TEST(DataParallel, ARingHasNoOrderAndReturnsItsSums) {
 }
 
 TEST(DataParallel, AParcelIsReducedWhileLaterBlocksStillRunBackward) {
-  const Planned p({4, 1, false}, 2, {2, 1, 1}, [](MeshOptions& o) { o.merged_floats = 0; });
+  const Planned p({4, 1, false}, 2, {2, 1, 1}, [](MeshOptions& o) { o.bucket_floats = 0; });
   const Instruction& reduce = *p.all(0, Op::kReduce).front();
   ASSERT_FALSE(reduce.waits.empty());
   const auto& compute = p.plan.programs[0].queues[0].instructions;

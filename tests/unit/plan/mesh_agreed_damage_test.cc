@@ -118,7 +118,7 @@ TEST(MeshAgreedDamage, AnUpdateThatTakesMomentsForParametersIsNamed) {
 
 TEST(MeshAgreedDamage, AFetchOfMoreThanItsMemoryHoldsIsNamed) {
   Planned p(mesh_model({4, 1, true}), {2, 1, 1, 2}, 2, {2, 1, 1});
-  p.options.offload = true;
+  p.options.offload = Offload::kOptimizer;
   p.make();
   for (Program& program : p.plan.programs)
     for (Buffer& buffer : program.buffers) buffer.bytes += buffer.offloaded ? 65536 : 0;

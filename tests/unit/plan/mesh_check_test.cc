@@ -21,7 +21,7 @@ struct Damaged {
   Damaged(const MeshModel& m, const Mesh& mesh, int zero, Batch batch = {2, 2, 1})
       : model(mesh_model(m)) {
     options.mesh = mesh, options.zero = zero, options.batch = batch;
-    options.merged_floats = 0;
+    options.bucket_floats = 0;
     plan = plan_mesh(model, options);
   }
   /// The n-th instruction of an op on a rank: its queue, and where it stands there.

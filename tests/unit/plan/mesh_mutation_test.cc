@@ -33,7 +33,7 @@ std::vector<Case> cases() {
                        const char* schedule) -> MeshOptions& {
     MeshOptions o;
     o.mesh = mesh, o.batch = batch, o.zero = zero, o.schedule = schedule;
-    o.merged_floats = std::array<int64_t, 3>{0, 9000, 1 << 20}[list.size() % 3];
+    o.bucket_floats = std::array<int64_t, 3>{0, 9000, 1 << 20}[list.size() % 3];
     list.push_back({m, o});
     return list.back().options;
   };
@@ -41,7 +41,7 @@ std::vector<Case> cases() {
   add({3, 1, true}, {2, 1, 1, 1}, {3, 2, 1}, 0, "1f1b");
   add({3, 1, true}, {2, 1, 1, 2}, {4, 1, 1}, 1, "1f1b");
   add({4, 1, false}, {2, 1, 1, 2}, {2, 1, 1}, 2, "1f1b");
-  add({4, 1, true}, {2, 1, 1, 2}, {4, 1, 1}, 3, "1f1b").owner = true;
+  add({4, 1, true}, {2, 1, 1, 2}, {4, 1, 1}, 3, "1f1b").fold = FoldKind::kOwner;
   add({4, 1, false}, {2, 1, 1, 2}, {2, 2, 1}, 2, "1f1b").micro = true;
   add({4, 1, true}, {1, 1, 2, 1}, {2, 2, 1}, 0, "1f1b");
   add({4, 1, true}, {2, 1, 2, 2}, {2, 2, 1}, 3, "gpipe");
@@ -52,18 +52,18 @@ std::vector<Case> cases() {
   add({5, 1, true}, {1, 1, 2, 1}, {4, 1, 1}, 0, "zbv");
   add({6, 1, true}, {1, 1, 2, 1}, {5, 1, 1}, 0, "zbv").in_flight = 3;
   add({5, 1, false}, {4, 1, 1, 2}, {4, 1, 1}, 1, "1f1b");
-  add({4, 1, true}, {2, 1, 1, 2}, {2, 1, 1}, 2, "1f1b").offload = true;
+  add({4, 1, true}, {2, 1, 1, 2}, {2, 1, 1}, 2, "1f1b").offload = Offload::kOptimizer;
   add({4, 1, true}, {4, 1, 1, 2}, {4, 2, 1}, 1, "1f1b").hosts = 2;
   add({4, 1, true}, {4, 1, 1, 4}, {4, 1, 1}, 2, "1f1b").hosts = 2;
   add({4, 1, false}, {4, 1, 1, 1}, {8, 1, 1}, 0, "1f1b").hosts = 2;
   MeshOptions& both = add({4, 1, true}, {2, 1, 1, 1}, {2, 2, 1}, 0, "1f1b");
-  both.offload = both.offload_parameters = true;
+  both.offload = Offload::kAll;
   // Data parallelism, whose sums are borrowed, returned, gathered or made by one.
   add(consuming, {3, 1, 1, 1}, {5, 1, 1}, 0, "1f1b");
   add(consuming, {2, 1, 1, 1}, {2, 2, 1}, 0, "1f1b").windows = false;
   add({4, 1, true}, {2, 1, 1, 1}, {2, 2, 1}, 0, "1f1b").device = true;
-  add({4, 1, true}, {3, 1, 1, 1}, {3, 1, 1}, 0, "1f1b").root = true;
-  add({4, 1, true}, {2, 1, 1, 1}, {4, 1, 1}, 0, "1f1b").owner = true;
+  add({4, 1, true}, {3, 1, 1, 1}, {3, 1, 1}, 0, "1f1b").fold = FoldKind::kRoot;
+  add({4, 1, true}, {2, 1, 1, 1}, {4, 1, 1}, 0, "1f1b").fold = FoldKind::kOwner;
   add(consuming, {2, 1, 2, 1}, {2, 2, 1}, 0, "1f1b");
   return list;
 }

@@ -23,7 +23,7 @@ struct Planned : test::PlannedMesh {
   Planned(const MeshModel& m, const Mesh& mesh, int zero, Batch batch, bool windows = true)
       : PlannedMesh(mesh_model(m), mesh, zero, batch) {
     options.windows = windows;
-    options.merged_floats = 9000;
+    options.bucket_floats = 9000;
     plan = plan_mesh(model, options);
   }
   Instruction& get(int rank, Op op, int n = 0) {

@@ -49,7 +49,7 @@ class Draw {
     }
     o.batch = {data + below(4), 1 + below(3), 1};
     if (one_in(2)) o.batch.lanes = data * (1 + below(3));
-    o.owner = one_in(3);
+    if (one_in(3)) o.fold = FoldKind::kOwner;
     o.micro = one_in(3);
     o.schedule = kSchedules[below(5)];
     o.chunks = 1 + below(2);
@@ -57,15 +57,16 @@ class Draw {
     o.recompute = static_cast<Recompute>(below(3));
     o.overlap = !one_in(3);
     o.depth = below(3);
-    o.offload = one_in(4);
-    o.offload_parameters = one_in(4);
+    if (one_in(4)) o.offload = Offload::kOptimizer;
+    if (one_in(4)) o.offload = Offload::kAll;
     o.hosts = 1 << below(3);
     o.windows = !one_in(3);
     o.device = one_in(4);
-    o.root = o.zero == 0 && !o.owner && one_in(3);
+    if (o.zero == 0 && !o.owner() && one_in(3)) o.fold = FoldKind::kRoot;
     // else refused
-    o.ring = o.zero == 0 && tensor * pipeline == 1 && !o.owner && !o.micro && !o.root && one_in(2);
-    o.merged_floats = std::array<int64_t, 3>{0, 9000, 1 << 20}[below(3)];
+    o.ring =
+        o.zero == 0 && tensor * pipeline == 1 && !o.owner() && !o.micro && !o.root() && one_in(2);
+    o.bucket_floats = std::array<int64_t, 3>{0, 9000, 1 << 20}[below(3)];
     return o;
   }
 
@@ -86,7 +87,7 @@ int sweep(uint64_t seed, int rounds, F&& f) {
           MeshOptions o = draw.options(data, tensor, pipeline);
           // An order made to measure may put off the weight parts of a round whose sum another
           // stage waits for.
-          if (m.tied && (o.micro || o.owner)) o.in_flight = 0;
+          if (m.tied && (o.micro || o.owner())) o.in_flight = 0;
           const ModelShape model = mesh_model(m);
           if (!mesh_faults(model, o).empty()) continue;
           ++count;

@@ -18,7 +18,7 @@ namespace {
 struct Planned : test::PlannedMesh {
   Planned(const MeshModel& m, const Mesh& mesh, int zero, Batch batch, int64_t merged)
       : PlannedMesh(mesh_model(m), mesh, zero, batch) {
-    options.merged_floats = merged;
+    options.bucket_floats = merged;
     plan = plan_mesh(model, options);
   }
   /// The units of all parcels that are summed, in the parcels' order.

@@ -149,11 +149,11 @@ inline std::string name_of(const MeshModel& m, const MeshOptions& o) {
       "depth {}{}{} hosts {}{}{}{}{} merged {}",
       m.layers, m.columns, m.tied ? " tied" : "", m.consumes ? " consuming" : "", o.mesh.data,
       o.mesh.tensor, o.mesh.pipeline, o.mesh.shards, o.zero, o.batch.lanes, o.batch.micro_batches,
-      o.owner ? " owner" : "", o.micro ? " by micro" : "", o.schedule, o.chunks, o.in_flight,
+      o.owner() ? " owner" : "", o.micro ? " by micro" : "", o.schedule, o.chunks, o.in_flight,
       static_cast<int>(o.recompute), o.overlap ? " overlap" : "", o.depth,
-      o.offload ? " offload" : "", o.offload_parameters ? " parameters offloaded" : "", o.hosts,
-      o.windows ? "" : " no windows", o.device ? " device" : "", o.root ? " root" : "",
-      o.ring ? " ring" : "", o.merged_floats);
+      o.offload_moments() ? " offload" : "", o.offload_parameters() ? " parameters offloaded" : "",
+      o.hosts, o.windows ? "" : " no windows", o.device ? " device" : "", o.root() ? " root" : "",
+      o.ring ? " ring" : "", o.bucket_floats);
 }
 
 /// A model on a mesh, to be planned once its other options are set.

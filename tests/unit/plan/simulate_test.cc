@@ -220,7 +220,7 @@ TEST(Simulate, FoldedAndUnfoldedAgreeExactlyOn256Ranks) {
     ASSERT_EQ(host_ranks_of(options) > 0, c.hosts > 1);
     CostOptions cost;
     for (int rank = 0; rank < 256; ++rank) cost.hosts.push_back(host_of(rank, 256, c.hosts));
-    cost.calibration = default_calibration("cpu", 8);
+    cost.calibration = default_calibration(DeviceKind::kCpu, 8);
     cost.own_processors = c.own;
     const CostModel model_cost = mesh_cost(model, options, cost);
     const Simulation folded = simulate_folded(model, options, model_cost);
@@ -260,7 +260,7 @@ TEST(Simulate, WhatRanksReceiveIsWhatTheirLinksCarry) {
     options.mesh = mesh, options.zero = zero, options.batch = {4, 1, 1}, options.hosts = hosts;
     const Plan plan = plan_mesh(model, options);
     CostOptions cost;
-    cost.calibration = default_calibration("cpu", 8);
+    cost.calibration = default_calibration(DeviceKind::kCpu, 8);
     const Simulation s = simulate(plan.programs, mesh_cost(model, options, cost));
     const LinkBytes links = link_bytes(plan, model);
     for (int to = 0; to < mesh.ranks(); ++to) {
@@ -284,7 +284,7 @@ TEST(Simulate, SeventyBillionParametersOn4096RanksTakeSeconds) {
   options.batch = {64, 16, 1};
   ASSERT_TRUE(mesh_faults(model, options).empty());
   CostOptions cost;
-  cost.calibration = default_calibration("cuda", 1);
+  cost.calibration = default_calibration(DeviceKind::kCuda, 1);
   cost.transport = "nccl";
   cost.own_processors = true;
   const Simulation s = simulate_folded(model, options, mesh_cost(model, options, cost));
@@ -300,11 +300,11 @@ TEST(Simulate, SeventyBillionParametersOn4096RanksTakeSeconds) {
 TEST(Simulate, DataParallelismTakesLessWhereItOverlaps) {
   const ModelShape model = test::gpt_model_shape({.layers = 4, .batch = 4});
   CostOptions cost;
-  cost.calibration = default_calibration("cpu", 8);
+  cost.calibration = default_calibration(DeviceKind::kCpu, 8);
   double seconds[2];
   for (bool overlap : {false, true}) {
     MeshOptions options = data_parallel(4, 4);
-    options.overlap = overlap, options.merged_floats = 0;
+    options.overlap = overlap, options.bucket_floats = 0;
     const Simulation s =
         simulate(plan_mesh(model, options).programs, mesh_cost(model, options, cost));
     seconds[overlap] = s.seconds;
@@ -316,7 +316,7 @@ TEST(Simulate, DataParallelismTakesLessWhereItOverlaps) {
 TEST(Simulate, DataParallelismReceivesTheBytesOfARing) {
   const ModelShape model = test::gpt_model_shape({.layers = 2});
   CostOptions cost;
-  cost.calibration = default_calibration("cpu", 4);
+  cost.calibration = default_calibration(DeviceKind::kCpu, 4);
   int64_t floats = 0;
   for (const BlockShape& block : model.blocks) floats += block.unit_size;
   for (const bool windows : {true, false}) {  // sums are borrowed, or returned
@@ -337,7 +337,7 @@ TEST(Simulate, DataParallelHostsExchangeOneSum) {
   for (const BlockShape& block : model.blocks) bytes += 4.0 * static_cast<double>(block.unit_size);
   for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 1, 1}, {0, 0, 0, 1}, {}}) {
     CostOptions cost;
-    cost.calibration = default_calibration("cpu", 8);
+    cost.calibration = default_calibration(DeviceKind::kCpu, 8);
     cost.hosts = hosts;
     MeshOptions options = data_parallel(4, 4);
     options.hosts = hosts_in_order(hosts);

@@ -17,8 +17,8 @@ namespace {
 struct Planned : test::PlannedMesh {
   Planned(const MeshModel& m, const Mesh& mesh, int zero, Batch batch, bool owner = false)
       : PlannedMesh(mesh_model(m), mesh, zero, batch) {
-    options.owner = owner;
-    options.merged_floats = 0;
+    if (owner) options.fold = FoldKind::kOwner;
+    options.bucket_floats = 0;
     plan = plan_mesh(model, options);
   }
   /// The first of its op on a rank that moves the unit.

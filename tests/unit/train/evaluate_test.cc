@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/philox.h"
+#include "config/model_rules.h"
 #include "model/make_model.h"
 #include "support/flat_model.h"
 #include "support/transports.h"
@@ -49,7 +50,7 @@ init_scale = 0.5
 kind = "points"
 )",
                       "job", {});
-  resolve(job, this_machine());
+  resolve(job, this_machine(), {});
   job.loss.kind = loss;
   job.model.dropout = dropout;
   job.train.micro_batch_size = rows;

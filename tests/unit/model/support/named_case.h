@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "config/job.h"
+#include "config/model_rules.h"
 #include "support/flat_model.h"
 
 namespace tutti::named_case {
@@ -61,7 +62,7 @@ inline bool near(const at::Tensor& a, const at::Tensor& b, double tolerance) {
 /// A job from TOML with everything resolved.
 inline Job resolved(const std::string& toml) {
   Job job = parse_job(toml, "job", {});
-  resolve(job, this_machine());
+  resolve(job, this_machine(), {});
   return job;
 }
 
