@@ -61,9 +61,9 @@ class RankHost {
 class HostedProgram {
  public:
   /// That of the launcher which executed this process to be a rank host; none: nobody did. Asked
-  /// once, at the program's start.
+  /// once, at the program's start. Does not return where that launcher has ended.
   static std::optional<HostedProgram> inherited();
-  /// Whether inherited() would find one.
+  /// Whether inherited() would find one. Does not return where the launcher has ended, either.
   static bool is_hosted();
 
   /// Sends the launcher what ready() returns there.
