@@ -71,6 +71,14 @@ TEST(RankHost, EndsWhenItsLauncherIsKilledWhileItLoads) {
   EXPECT_FALSE(std::filesystem::exists(folder / "run"));
 }
 
+TEST(RankHost, ThatCrashesWhileItLoadsIsSaidToHaveCrashed) {
+  Command command({"train", "mlp-points", "--ranks", "2"});
+  ::kill(loading(command), SIGKILL);
+  EXPECT_EQ(command.wait(), 128 + SIGKILL);
+  EXPECT_EQ(lines_of(command.err()).size(), 1u) << command.err();
+  EXPECT_TRUE(command.says("killed by signal 9 (Killed)")) << command.err();
+}
+
 TEST(RankHost, AVariableThatSomebodyLeftInTheEnvironmentChangesNothing) {
   TempFolder folder;
   const std::string job = folder.write("tiny.toml", kTiny);

@@ -41,6 +41,15 @@ RunOptions options_from(const std::string& text) {
   return options;
 }
 
+/// Why the program ended before it could say anything: it was asked to stop, or it crashed.
+std::string words_for(int signal) {
+  if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP)
+    return stop_words({signal}, StopAction::kAtOnce, /*begun=*/false);
+  return fmt::format(
+      "the program that loads LibTorch was killed by signal {} ({}) before the first step", signal,
+      ::strsignal(signal));
+}
+
 }  // namespace
 
 int launch_train(const std::string& program, int argc, char** argv) {
@@ -51,8 +60,7 @@ int launch_train(const std::string& program, int argc, char** argv) {
   std::optional<HeldStops> held(std::in_place);  // also while the last lines are printed
   const std::optional<std::string> ready = host.ready();
   // It has said why, unless it was ended while its libraries were loaded.
-  if (!ready && host.killed_by() != 0)
-    complain(stop_words({host.killed_by()}, StopAction::kAtOnce, /*begun=*/false));
+  if (!ready && host.killed_by() != 0) complain(words_for(host.killed_by()));
   if (!ready) return host.code();
   if (*ready == kReadyAlone) {
     held.reset();  // an executed program would inherit what is held
