@@ -341,7 +341,9 @@ TEST(Descriptors, OfWhichMoreAreAllowedAreTaken) {
     const rlimit some{24, 4096};
     ::setrlimit(RLIMIT_NOFILE, &some);
   };
-  Command command(kJob + Arguments{"--ranks", "4", "--steps", "2", "--out", folder / "run"}, few);
+  // More ranks than that: the launcher and the program that forks them have a socket for each.
+  const Arguments ranks{"--ranks", "40", "--steps", "2", "--out", folder / "run"};
+  Command command(kJob + set({"train.lanes=40", "train.micro_batch_size=1"}) + ranks, few);
   EXPECT_EQ(command.wait(), 0) << command.err();
 }
 

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/stop_signals.h"
 #include "base/terminal.h"
+#include "launch/limits.h"
 #include "launch/rank_host.h"
 #include "launch/stop.h"
 
@@ -56,6 +57,7 @@ int launch_train(const std::string& program, int argc, char** argv) {
   // A training outlives whoever reads its output: what counts is in the run's folder. The exit code
   // tells of the loss.
   std::signal(SIGPIPE, SIG_IGN);
+  raise_file_limit();  // the program and its ranks inherit it
   RankHost host(program, {argv, argv + argc});
   std::optional<HeldStops> held(std::in_place);  // also while the last lines are printed
   const std::optional<std::string> ready = host.ready();
