@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/message.h"
 #include "base/stop_signals.h"
 #include "net/rendezvous/frames.h"
 
@@ -236,6 +237,19 @@ void HostedProgram::ready(const std::string& text) {
 }
 
 void HostedProgram::serve(const std::function<void(RankContext&, const std::string& task)>& rank) {
+  std::string refusal;
+  try {
+    fork_ranks(rank);
+  } catch (const std::exception& e) {
+    refusal = message_of(e);
+  }
+  write_frames(socket_, {frame_of(kRefused, refusal)});
+  ::_exit(kFailed);
+}
+
+/// Returns only by an exception, when no rank was started or none is left.
+void HostedProgram::fork_ranks(
+    const std::function<void(RankContext&, const std::string& task)>& rank) {
   FrameReader reader;
   std::optional<Frame> task = read_frame(socket_, reader);
   if (!task) ::_exit(kCancelled);  // the launcher is gone, or had nothing for ranks to do
@@ -264,8 +278,7 @@ void HostedProgram::serve(const std::function<void(RankContext&, const std::stri
       const std::string reason = fmt::format("cannot start rank {}: {}", r, std::strerror(errno));
       for (pid_t started : pids) ::kill(started, SIGKILL);
       for (pid_t started : pids) ::waitpid(started, nullptr, 0);
-      write_frames(socket_, {frame_of(kRefused, reason)});
-      ::_exit(kFailed);
+      throw Error(reason);
     }
 
     ::close(alive[1]);

@@ -69,11 +69,13 @@ class HostedProgram {
   /// Sends the launcher what ready() returns there.
   void ready(const std::string& text);
   /// Forks the ranks that the launcher asks for and ends the process; `rank` is what each of them
-  /// does, with the launcher's task. Nothing may have computed before.
+  /// does, with the launcher's task. Nothing may have computed before. The launcher hears why ranks
+  /// could not be forked.
   [[noreturn]] void serve(const std::function<void(RankContext&, const std::string& task)>& rank);
 
  private:
   HostedProgram(Fd socket, pid_t launcher) : socket_(std::move(socket)), launcher_(launcher) {}
+  void fork_ranks(const std::function<void(RankContext&, const std::string& task)>& rank);
   Fd socket_;
   pid_t launcher_;
 };

@@ -335,6 +335,20 @@ TEST(Descriptors, ThatAreTooFewForTheRanksAreNamedAsTheCauseInOneMessage) {
   }
 }
 
+TEST(Descriptors, ThatAreTooFewForTheProgramThatForksTheRanksAreNamedInOneMessageToo) {
+  TempFolder folder;
+  Command command(kJob + set({"train.lanes=40", "train.micro_batch_size=1"}) +
+                  Arguments{"--ranks", "40", "--out", folder / "run"});
+  std::vector<pid_t> both;
+  ASSERT_TRUE(eventually([&] { return (both = command.processes()).size() == 2; }));
+  const rlimit few{30, 30};  // enough to load its libraries
+  ::prlimit(both[0] == command.pid() ? both[1] : both[0], RLIMIT_NOFILE, &few, nullptr);
+  EXPECT_EQ(command.wait(), 1) << command.out();
+  const auto said = messages(command);
+  ASSERT_EQ(said.size(), 1u) << command.err();
+  EXPECT_NE(said[0].find("Too many open files"), std::string::npos) << said[0];
+}
+
 TEST(Descriptors, OfWhichMoreAreAllowedAreTaken) {
   TempFolder folder;
   const auto few = [] {
