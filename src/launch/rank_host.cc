@@ -1,6 +1,7 @@
 #include "launch/rank_host.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
@@ -12,8 +13,10 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "base/error.h"
+#include "base/text/message.h"
 #include "base/stop_signals.h"
 #include "net/rendezvous/frames.h"
 
@@ -76,6 +79,37 @@ std::shared_ptr<Frame> frame_of(uint32_t kind, std::string bytes) {
   return frame;
 }
 
+/// What the variable in a host's environment says: which descriptor leads to the launcher, and who
+/// that is.
+struct Invitation {
+  int socket = -1;
+  pid_t launcher = -1;
+};
+
+/// The invitation to this process; none: nobody executed it to be a host. A variable that was
+/// handed on to somebody else's child means nothing there. Ends the process where it is a host whose
+/// launcher is gone: it must not take itself for a command of its own.
+std::optional<Invitation> invitation() {
+  const char* value = std::getenv(kVariable);
+  Invitation found;
+  if (value == nullptr || std::sscanf(value, "%d:%d", &found.socket, &found.launcher) != 2)
+    return std::nullopt;
+
+  // A pair of sockets remembers who made it.
+  ucred maker{};
+  socklen_t size = sizeof maker;
+  if (::getsockopt(found.socket, SOL_SOCKET, SO_PEERCRED, &maker, &size) != 0 ||
+      maker.pid != found.launcher)
+    return std::nullopt;
+  if (::getppid() == found.launcher) return found;
+
+  // The parent is another one: either a host started this process, or the launcher has ended, and
+  // its end of the socket with it.
+  pollfd other{found.socket, 0, 0};
+  if (::poll(&other, 1, 0) == 1 && (other.revents & POLLHUP) != 0) ::_exit(kCancelled);
+  return std::nullopt;
+}
+
 Fd duplicate(int fd) {
   Fd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!copy) throw_errno("duplicate", "a descriptor for the ranks");
@@ -96,10 +130,13 @@ RankHost::RankHost(const std::string& program, const std::vector<std::string>& a
   std::vector<char*> words;
   for (const std::string& argument : arguments) words.push_back(const_cast<char*>(argument.data()));
   words.push_back(nullptr);
+  const std::string name = std::string(kVariable) + "=";
   const std::string variable =
-      std::string(kVariable) + "=" + std::to_string(theirs.get()) + ":" + std::to_string(getpid());
+      name + std::to_string(theirs.get()) + ":" + std::to_string(::getpid());
   std::vector<char*> variables;
-  for (char** v = environ; *v != nullptr; ++v) variables.push_back(*v);
+  // A host reads the first variable of this name: one of another launcher must not come before.
+  for (char** v = environ; *v != nullptr; ++v)
+    if (!std::string_view(*v).starts_with(name)) variables.push_back(*v);
   variables.push_back(const_cast<char*>(variable.data()));
   variables.push_back(nullptr);
 
@@ -184,31 +221,35 @@ std::vector<pid_t> RankHost::fork_ranks(const SharedControl& control, std::vecto
 }
 
 std::optional<HostedProgram> HostedProgram::inherited() {
-  const char* value = std::getenv(kVariable);
-  if (value == nullptr) return std::nullopt;
-  int socket = -1, launcher = -1;
-  const bool understood = std::sscanf(value, "%d:%d", &socket, &launcher) == 2;
+  const std::optional<Invitation> invited = invitation();
   ::unsetenv(kVariable);
-  // A variable that was handed on to somebody else's child means nothing there.
-  if (!understood || launcher != ::getppid() || ::fcntl(socket, F_SETFD, FD_CLOEXEC) != 0)
-    return std::nullopt;
+  if (!invited) return std::nullopt;
+  ::fcntl(invited->socket, F_SETFD, FD_CLOEXEC);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != launcher) ::_exit(kCancelled);
-  return HostedProgram(Fd(socket), launcher);
+  if (::getppid() != invited->launcher) ::_exit(kCancelled);
+  return HostedProgram(Fd(invited->socket), invited->launcher);
 }
 
-bool HostedProgram::is_hosted() {
-  const char* value = std::getenv(kVariable);
-  int socket = -1, launcher = -1;
-  return value != nullptr && std::sscanf(value, "%d:%d", &socket, &launcher) == 2 &&
-         launcher == ::getppid();
-}
+bool HostedProgram::is_hosted() { return invitation().has_value(); }
 
 void HostedProgram::ready(const std::string& text) {
   if (!write_frames(socket_, {frame_of(kReady, text)})) ::_exit(kCancelled);
 }
 
 void HostedProgram::serve(const std::function<void(RankContext&, const std::string& task)>& rank) {
+  std::string refusal;
+  try {
+    fork_ranks(rank);
+  } catch (const std::exception& e) {
+    refusal = message_of(e);
+  }
+  write_frames(socket_, {frame_of(kRefused, refusal)});
+  ::_exit(kFailed);
+}
+
+/// Returns only by an exception, when no rank was started or none is left.
+void HostedProgram::fork_ranks(
+    const std::function<void(RankContext&, const std::string& task)>& rank) {
   FrameReader reader;
   std::optional<Frame> task = read_frame(socket_, reader);
   if (!task) ::_exit(kCancelled);  // the launcher is gone, or had nothing for ranks to do
@@ -237,8 +278,7 @@ void HostedProgram::serve(const std::function<void(RankContext&, const std::stri
       const std::string reason = fmt::format("cannot start rank {}: {}", r, std::strerror(errno));
       for (pid_t started : pids) ::kill(started, SIGKILL);
       for (pid_t started : pids) ::waitpid(started, nullptr, 0);
-      write_frames(socket_, {frame_of(kRefused, reason)});
-      ::_exit(kFailed);
+      throw Error(reason);
     }
 
     ::close(alive[1]);

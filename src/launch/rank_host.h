@@ -61,19 +61,21 @@ class RankHost {
 class HostedProgram {
  public:
   /// That of the launcher which executed this process to be a rank host; none: nobody did. Asked
-  /// once, at the program's start.
+  /// once, at the program's start. Does not return where that launcher has ended.
   static std::optional<HostedProgram> inherited();
-  /// Whether inherited() would find one.
+  /// Whether inherited() would find one. Does not return where the launcher has ended, either.
   static bool is_hosted();
 
   /// Sends the launcher what ready() returns there.
   void ready(const std::string& text);
   /// Forks the ranks that the launcher asks for and ends the process; `rank` is what each of them
-  /// does, with the launcher's task. Nothing may have computed before.
+  /// does, with the launcher's task. Nothing may have computed before. The launcher hears why ranks
+  /// could not be forked.
   [[noreturn]] void serve(const std::function<void(RankContext&, const std::string& task)>& rank);
 
  private:
   HostedProgram(Fd socket, pid_t launcher) : socket_(std::move(socket)), launcher_(launcher) {}
+  void fork_ranks(const std::function<void(RankContext&, const std::string& task)>& rank);
   Fd socket_;
   pid_t launcher_;
 };

@@ -1,13 +1,17 @@
 // How one epoch of a trainer follows another.
 //
-//   1. settle    the members of both epochs tell each other at which step they are and how the last
+//   1. plan      the members of both epochs plan the next one: what cannot be is refused here
+//   2. settle    the members of both epochs tell each other at which step they are and how the last
 //                one was decided. A step that anybody knows to be committed is finished by all:
 //                each has its part of the sum, and the decision is copied. Copies are never more
 //                than one step apart, since no step is decided without everybody's vote.
-//   2. leave     connections and engine go; state stays where it is, in memory of the old plan
-//   3. connect   the next members plan, connect and take memory of the new plan
-//   4. hand over who has what and who is to have what decide who sends what to whom, over a
+//   3. leave     connections and engine go; state stays where it is, in memory of the old plan
+//   4. connect   the next members connect and take memory of the new plan
+//   5. hand over who has what and who is to have what decide who sends what to whom, over a
 //                connection of everybody that is closed again
+//
+// Until the end a worker keeps what it had of the state, so that another epoch can be entered when
+// one of these fails.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,60 +50,85 @@ void from_bytes(const std::string& bytes, Standing& standing, Decision& decision
 }  // namespace
 
 void Trainer::enter(const Membership& next, const LayoutConfig& layout) {
+  TUTTI_CHECK(next.epoch > membership_.epoch, "epoch {} after epoch {}", next.epoch,
+              membership_.epoch);
   const Membership both = joint(membership_, next, worker_.context.worker);
   if (!both.takes_part()) {  // a spare stays one
     membership_ = next;
     return;
   }
+
+  // Also those that only leave make the plan: a layout that is refused is refused by all of them,
+  // and nothing has changed yet.
   const std::unique_ptr<Rendezvous> everybody = worker_.context.rendezvous.among(both);
+  const std::shared_ptr<const Plans> plan =
+      plan_epoch(worker_, job_in(worker_.job, layout, next), *everybody);
+
+  // From here on the number is used up, whatever comes of it: what some have handed in for an epoch
+  // that failed must not be taken for that of another one.
+  membership_.epoch = next.epoch;
   settle(*everybody);
 
-  // The old plan's memory stays until its values are taken over, but for what other ranks read in
-  // it: they are here, too, so nobody is in a step any more.
-  std::vector<StatePiece> given = given_pieces();
-  if (run_ != nullptr) {
-    if (const std::function<void()> copied = run_->engine().copy_out()) copied();
-    run_.reset();
+  // The old plan's memory stays until all members of the next epoch have begun, but for what other
+  // ranks read in it: they are here, too, so nobody is in a step any more.
+  {
+    const std::unique_ptr<EpochRun> before = std::move(run_);
+    if (before != nullptr)
+      if (const std::function<void()> copied = before->engine().copy_out()) copied();
   }
-  membership_ = next;
-  left_ = finished_ = false;
   worker_.context.recovered();
 
-  HeldState made;
+  HeldState held;
+  std::unique_ptr<EpochRun> run;
   if (next.takes_part()) {
-    run_ = std::make_unique<EpochRun>(worker_, layout, next, wrap_);
-    made = run_->make_state(/*fresh=*/false);
+    run = std::make_unique<EpochRun>(worker_, layout, next, wrap_, plan);
+    held = run->make_state(/*fresh=*/false);
   }
+  take_over(both, layout, *everybody, held);
 
-  // Everybody's connection is closed when the state is where it belongs. Those that only give wait
-  // here for those that plan.
-  {
-    Job job = worker_.job;
-    job.layout = layout;
-    RankContext& context = worker_.context;
-    take_over_digests(everybody->exchange({.bytes = std::to_string(given_digest())},
-                                          context.while_working(timeout_of(job))));
-    const std::unique_ptr<Transport> connection = connect_members(
-        job, both, context, *everybody, 0, 0, on_device(), context.clock.after(timeout_of(job)));
-    Channel channel(*connection, context.clock, kHandover, timeout_of(job));
-    std::vector<EntryShape> entries;
-    for (const EntryPlace& place : entry_places(shape(), slots())) entries.push_back(place.shape);
-    const std::vector<StatePiece> none;
-    hand_over(entries, given, made.units ? made.units->pieces() : none, channel);
-    channel.barrier();  // nobody closes a connection that another one still reads from
+  HeldState old = std::exchange(worker_.state, std::move(held));
+  try {
+    if (run != nullptr) run->begin();
+    share_digests(next, *everybody);  // all have begun
+  } catch (...) {
+    run.reset();
+    worker_.state = std::move(old);
+    throw;
   }
-  if (made.units) made.units->upload();
-  worker_.state = std::move(made);
-  if (run_ != nullptr) run_->begin();
+  run_ = std::move(run);
+  membership_ = next;
+  finished_ = false;
+}
+
+/// Moves the values from where they are into the memory of the next epoch.
+void Trainer::take_over(const Membership& both, const LayoutConfig& layout, Rendezvous& everybody,
+                        const HeldState& held) {
+  Job job = worker_.job;
+  job.layout = layout;
+  RankContext& context = worker_.context;
+  // Those that only give wait here for those that take memory.
+  everybody.exchange({}, context.while_working(timeout_of(job)));
+  const std::unique_ptr<Transport> connection = connect_members(
+      job, both, context, everybody, 0, 0, on_device(), context.clock.after(timeout_of(job)));
+  Channel channel(*connection, context.clock, kHandover, timeout_of(job));
+
+  std::vector<EntryShape> entries;
+  for (const EntryPlace& place : entry_places(shape(), slots())) entries.push_back(place.shape);
+  const std::vector<StatePiece> none;
+  hand_over(entries, given_pieces(), held.units ? held.units->pieces() : none, channel);
+  channel.barrier();  // nobody closes a connection that another one still reads from
+  if (held.units) held.units->upload();
 }
 
 /// After it all workers are at the same step, with the same progress.
 void Trainer::settle(Rendezvous& everybody) {
-  Decision mine = run_ != nullptr ? run_->engine().decided() : Decision{};
+  const bool holds = worker_.state.units != nullptr;
+  // An epoch that could not be entered has left its members without a run, but with their state.
+  Decision mine = run_ != nullptr ? run_->engine().decided() : settled_;
   // The vote was seen here; what came after it may have been cut.
   if (left_ && mine.step == committed()) finish(mine);
 
-  const Standing standing{worker_.progress, run_ != nullptr};
+  const Standing standing{worker_.progress, holds};
   const std::vector<Card> cards = everybody.exchange(
       {.bytes = to_bytes(standing, mine)}, worker_.context.while_working(timeout_of(worker_.job)));
   Standing first;  // who has come furthest
@@ -113,22 +142,24 @@ void Trainer::settle(Rendezvous& everybody) {
     first = its;
     decision = std::move(its_decision);
   }
-  if (run_ != nullptr && committed() < first.progress.step) {
+  if (holds && committed() < first.progress.step) {
     TUTTI_CHECK(left_ && committed() + 1 == first.progress.step && decision.step == committed(),
                 "step {} here, {} elsewhere", committed(), first.progress.step);
     finish(decision);
   }
   worker_.progress = first.progress;
+  settled_ = std::move(decision);
+  left_ = false;
   if (run_ != nullptr) worker_.order_digest += run_->engine().order_digest();
 }
 
 /// What a spare has trained on is told of by the next epoch's first rank.
-uint64_t Trainer::given_digest() {
-  return membership_.takes_part() ? 0 : std::exchange(worker_.order_digest, 0);
-}
-
-void Trainer::take_over_digests(const std::vector<Card>& cards) {
-  if (membership_.rank != 0) return;
+void Trainer::share_digests(const Membership& next, Rendezvous& everybody) {
+  const uint64_t given = next.takes_part() ? 0 : worker_.order_digest;
+  const std::vector<Card> cards = everybody.exchange(
+      {.bytes = std::to_string(given)}, worker_.context.while_working(timeout_of(worker_.job)));
+  worker_.order_digest -= given;
+  if (next.rank != 0) return;
   for (const Card& card : cards) worker_.order_digest += std::stoull(card.bytes);
 }
 

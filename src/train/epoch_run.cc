@@ -4,8 +4,10 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <exception>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 #include "config/job_parts.h"
@@ -18,16 +20,6 @@
 namespace tutti {
 
 namespace {
-
-/// The job in the epoch's layout: on as many ranks and hosts as the epoch has.
-Job job_in(const Job& job, const LayoutConfig& layout, const Membership& membership) {
-  const std::vector<int> hosts = membership.rank_hosts();
-  Job placed = job;
-  placed.layout = layout;
-  placed.layout.ranks = membership.size();
-  placed.layout.hosts = static_cast<int64_t>(std::set<int>(hosts.begin(), hosts.end()).size());
-  return placed;
-}
 
 /// Where a unit's values are in the memory of its program.
 std::vector<UnitMemory> unit_memory(const Plan& plan, int rank, const ProgramMemory& memory) {
@@ -51,6 +43,45 @@ std::vector<UnitMemory> unit_memory(const Plan& plan, int rank, const ProgramMem
 
 }  // namespace
 
+Job job_in(const Job& job, const LayoutConfig& layout, const Membership& membership) {
+  const std::vector<int> hosts = membership.rank_hosts();
+  Job placed = job;
+  placed.layout = layout;
+  placed.layout.ranks = membership.size();
+  placed.layout.hosts = static_cast<int64_t>(std::set<int>(hosts.begin(), hosts.end()).size());
+  return placed;
+}
+
+/// A pure function, so ranks in processes of their own make it each for itself. Threads would only
+/// make the same one again, side by side on the same cores: theirs is made by the first.
+std::shared_ptr<const Plans> plan_epoch(const Worker& worker, const Job& job,
+                                           Rendezvous& rendezvous) {
+  struct Made {
+    std::shared_ptr<const Plans> plan;
+    std::exception_ptr refused;
+  };
+  const auto make = [&] {
+    return std::make_shared<const Plans>(
+        plan_ranks(job, worker.shape, worker.optimizer_slots(), worker.on_device()));
+  };
+  if (job.layout.workers != Workers::kThread) return make();
+
+  // The others must hear of a refusal, too, instead of waiting for a plan.
+  const auto made = std::make_shared<Made>();
+  if (rendezvous.rank() == 0) {
+    try {
+      made->plan = make();
+    } catch (...) {
+      made->refused = std::current_exception();
+    }
+  }
+  const std::vector<Card> cards =
+      rendezvous.exchange({.object = made}, worker.context.while_working(timeout_of(worker.job)));
+  const auto first = std::static_pointer_cast<Made>(cards[0].object);
+  if (first->refused) std::rethrow_exception(first->refused);
+  return first->plan;
+}
+
 std::unique_ptr<Transport> connect_members(const Job& job, const Membership& membership,
                                            RankContext& context, Rendezvous& rendezvous,
                                            size_t window_bytes, uint64_t plan_hash, bool on_device,
@@ -72,22 +103,17 @@ std::unique_ptr<Transport> connect_members(const Job& job, const Membership& mem
 }
 
 EpochRun::EpochRun(Worker& worker, const LayoutConfig& layout, const Membership& membership,
-                   const WrapTransport& wrap)
+                   const WrapTransport& wrap, std::shared_ptr<const Plans> plan)
     : worker_(worker),
       membership_(membership),
       job_(job_in(worker.job, layout, membership)),
       rendezvous_(worker.context.rendezvous.among(membership)),
       context_{membership.rank,        membership.size(), worker.context.clock,
                worker.context.control, *rendezvous_,      worker.context.worker},
+      plan_(std::move(plan)),
       partition_(
           make_partition(job_.layout, worker.data.train, membership.size(), worker.own_partition)) {
-  // By what segments declare, before a dry run takes any of the device.
-  if (worker_.on_device()) {
-    make_plan();
-    check_device_memory();
-  }
-  worker_.measure();
-  make_plan();
+  if (plan_ == nullptr) make_plan();
   if (worker_.on_device()) {
     check_device_memory();
     worker_.device->device->reserve_pool(aten_bytes(worker_.model, program()));
@@ -98,20 +124,14 @@ EpochRun::EpochRun(Worker& worker, const LayoutConfig& layout, const Membership&
 
 EpochRun::~EpochRun() = default;
 
-/// A pure function, so ranks in processes of their own make it each for itself. Threads would only
-/// make the same one again, side by side on the same cores: theirs is rank 0's.
 void EpochRun::make_plan() {
-  const auto make = [this] {
-    return std::make_shared<Plans>(
-        plan_ranks(job_, worker_.shape, worker_.optimizer_slots(), worker_.on_device()));
-  };
-  const bool threads = job_.layout.workers == Workers::kThread;
-  if (!threads || membership_.rank == 0) plan_ = make();
-  if (!threads) return;
-  const Card mine{.object = std::const_pointer_cast<Plans>(plan_)};
-  const std::vector<Card> cards =
-      context_.rendezvous.exchange(mine, context_.while_working(timeout_of(job_)));
-  plan_ = std::static_pointer_cast<const Plans>(cards[0].object);
+  // By what segments declare, before a dry run takes any of the device.
+  if (worker_.on_device()) {
+    plan_ = plan_epoch(worker_, job_, *rendezvous_);
+    check_device_memory();
+  }
+  worker_.measure();
+  plan_ = plan_epoch(worker_, job_, *rendezvous_);
 }
 
 /// Before anything large is taken, on every rank at the same time: what is free then, and what

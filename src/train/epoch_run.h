@@ -24,10 +24,10 @@ using WrapTransport = std::function<std::unique_ptr<Transport>(std::unique_ptr<T
 
 class EpochRun {
  public:
-  /// Plans, compares plans, connects, takes memory. Collective over the members. Throws ConfigError
-  /// where the model does not run on the layout.
+  /// Plans where no plan is given, compares plans, connects, takes memory. Collective over the
+  /// members. Throws ConfigError where the model does not run on the layout.
   EpochRun(Worker& worker, const LayoutConfig& layout, const Membership& membership,
-           const WrapTransport& wrap);
+           const WrapTransport& wrap, std::shared_ptr<const Plans> plan = nullptr);
   ~EpochRun();
 
   /// The epoch's own memory for the worker's state. The parameters have their first values, by the
@@ -83,6 +83,12 @@ class EpochRun {
   DeviceShare share_;
 };
 
+/// The job in an epoch's layout: on as many ranks and hosts as the epoch has.
+Job job_in(const Job& job, const LayoutConfig& layout, const Membership& membership);
+/// The plan of such a job. Collective over whoever meets there; throws ConfigError on all of them
+/// where the model does not run on the layout.
+std::shared_ptr<const Plans> plan_epoch(const Worker& worker, const Job& job,
+                                           Rendezvous& rendezvous);
 /// The members' connection by the host. Collective; what it is given must be the same everywhere,
 /// but for the bytes of this rank's window.
 std::unique_ptr<Transport> connect_members(const Job& job, const Membership& membership,

@@ -33,12 +33,16 @@ class Trainer {
   ~Trainer();
 
   /// Ends the epoch and begins the next one, in this process and with the same state. Collective
-  /// over the members of both. May be called between two steps, and after a CommError of step():
-  /// then a step that anybody knows to be committed is finished everywhere, and one that nobody
-  /// does has left no trace and is taken again. A worker that is no member of the next epoch is a
-  /// spare: it may be called in again. Throws ConfigError where the model does not run on the
-  /// layout, CommError where some state was lost with a peer.
+  /// over the members of both. May be called between two steps, and after a CommError: then a step
+  /// that anybody knows to be committed is finished everywhere, and one that nobody does has left no
+  /// trace and is taken again. A worker that is no member of the next epoch is a spare: it may be
+  /// called in again.
+  /// Throws ConfigError on all of them where the model does not run on the layout: then nothing has
+  /// changed. After any other failure this worker still has its state, but nothing to take steps
+  /// with: it can only enter an epoch, by a number that is higher than that of the failed one.
+  /// CommError also says that some state was lost with a peer.
   void enter(const Membership& next, const LayoutConfig& layout);
+  /// Its number is that of the last epoch that this worker has tried to enter.
   const Membership& membership() const { return membership_; }
 
   /// One step over all ranks. Throws CommError when a peer is lost, Error naming step, lane and
@@ -92,8 +96,9 @@ class Trainer {
   void settle(Rendezvous& everybody);
   void finish(const Decision& decision);
   std::vector<StatePiece> given_pieces() const;
-  uint64_t given_digest();
-  void take_over_digests(const std::vector<Card>& cards);
+  void take_over(const Membership& both, const LayoutConfig& layout, Rendezvous& everybody,
+                 const HeldState& held);
+  void share_digests(const Membership& next, Rendezvous& everybody);
   /// As it is now, wherever it is.
   Collector& state();
   StateCounters counters() const { return counters_of(worker_.job, worker_.progress); }
@@ -102,7 +107,8 @@ class Trainer {
   Worker worker_;
   const WrapTransport wrap_;
   Membership membership_;
-  std::unique_ptr<EpochRun> run_;  // null: a spare
+  std::unique_ptr<EpochRun> run_;  // null: a spare, or one that could not enter an epoch
+  Decision settled_;               // of the step that the last epoch ended with
   bool left_ = false;              // the last step, by a CommError
   bool finished_ = false;          // ... and it was finished here: copies of others' values are old
 };

@@ -335,13 +335,29 @@ TEST(Descriptors, ThatAreTooFewForTheRanksAreNamedAsTheCauseInOneMessage) {
   }
 }
 
+TEST(Descriptors, ThatAreTooFewForTheProgramThatForksTheRanksAreNamedInOneMessageToo) {
+  TempFolder folder;
+  Command command(kJob + set({"train.lanes=40", "train.micro_batch_size=1"}) +
+                  Arguments{"--ranks", "40", "--out", folder / "run"});
+  std::vector<pid_t> both;
+  ASSERT_TRUE(eventually([&] { return (both = command.processes()).size() == 2; }));
+  const rlimit few{30, 30};  // enough to load its libraries
+  ::prlimit(both[0] == command.pid() ? both[1] : both[0], RLIMIT_NOFILE, &few, nullptr);
+  EXPECT_EQ(command.wait(), 1) << command.out();
+  const auto said = messages(command);
+  ASSERT_EQ(said.size(), 1u) << command.err();
+  EXPECT_NE(said[0].find("Too many open files"), std::string::npos) << said[0];
+}
+
 TEST(Descriptors, OfWhichMoreAreAllowedAreTaken) {
   TempFolder folder;
   const auto few = [] {
     const rlimit some{24, 4096};
     ::setrlimit(RLIMIT_NOFILE, &some);
   };
-  Command command(kJob + Arguments{"--ranks", "4", "--steps", "2", "--out", folder / "run"}, few);
+  // More ranks than that: the launcher and the program that forks them have a socket for each.
+  const Arguments ranks{"--ranks", "40", "--steps", "2", "--out", folder / "run"};
+  Command command(kJob + set({"train.lanes=40", "train.micro_batch_size=1"}) + ranks, few);
   EXPECT_EQ(command.wait(), 0) << command.err();
 }
 

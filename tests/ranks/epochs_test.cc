@@ -142,6 +142,69 @@ TEST(Epochs, HandOverSlicesThatNobodyElseHas) {
   EXPECT_EQ(end, never_changed(""));
 }
 
+TEST_P(Epochs, ALayoutThatIsRefusedLeavesEverythingAsItWas) {
+  const Job job = job_of(fmt::format("ranks=4 {}", GetParam()));
+  const std::string end = run_of(job, [&](RankContext& context) {
+    const Model model = make_model(job);
+    Trainer trainer(job, model, context, "");
+    for (int s = 0; s < 3; ++s) trainer.step();
+
+    // Worker 3 would only leave, and hears of the refusal, too.
+    LayoutConfig refused = job.layout;
+    refused.pipeline = 2;
+    refused.cut = "1,2,3";
+    const Membership before = trainer.membership();
+    bool heard = false;
+    try {
+      trainer.enter(next_epoch(before, {0, 1}, context.worker), refused);
+    } catch (const ConfigError&) {
+      heard = true;
+    }
+    expect(heard && trainer.membership() == before, "the layout was not refused");
+    trainer.step();
+
+    const Job good = job_of(fmt::format("ranks=3 zero=2 {}", GetParam()));
+    trainer.enter(next_epoch(trainer.membership(), {2, 0, 1}, context.worker), good.layout);
+    if (!trainer.membership().takes_part()) return;
+    while (trainer.committed() < 8) trainer.step();
+    const std::string text = ending(trainer);
+    if (trainer.membership().rank == 0) hand_back(context, text);
+  });
+  EXPECT_EQ(end, never_changed(""));
+}
+
+TEST_P(Epochs, OneThatFailsOnTheWayKeepsTheStateForAnother) {
+  const Job job = job_of(fmt::format("ranks=4 zero=3 {}", GetParam()));
+  const std::string end = run_of(job, [&](RankContext& context) {
+    const Model model = make_model(job);
+    int made = 0;
+    const auto wrap = [&](std::unique_ptr<Transport> inner) {
+      if (++made == 2 && context.worker == 2) throw Error("worker 2 has no connection");
+      return inner;
+    };
+    Trainer trainer(job, model, context, "", {}, nullptr, wrap);
+    for (int s = 0; s < 3; ++s) trainer.step();
+
+    // The others learn that worker 2 gave the epoch up when it goes on to another one.
+    const Job placed = job_of(fmt::format("ranks=3 zero=2 {}", GetParam()));
+    int failures = 0;
+    for (bool entered = false; !entered;) {
+      try {
+        trainer.enter(next_epoch(trainer.membership(), {1, 2, 3}, context.worker), placed.layout);
+        entered = true;
+      } catch (const Error& error) {
+        expect(++failures == 1, error.what());
+      }
+    }
+    expect(failures == 1, "no epoch failed");
+    if (!trainer.membership().takes_part()) return;
+    while (trainer.committed() < 8) trainer.step();
+    const std::string text = ending(trainer);
+    if (trainer.membership().rank == 0) hand_back(context, text);
+  });
+  EXPECT_EQ(end, never_changed(""));
+}
+
 /// Takes 8 steps on 4 ranks, in the middle of which the connections of one rank break; `next` is
 /// where it goes on.
 std::string cut_in_the_middle(const std::string& settings, bool after, const Stretch& next) {

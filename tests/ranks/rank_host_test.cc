@@ -48,6 +48,47 @@ TEST(RankHost, ItsRanksAreTheLaunchersChildrenAndItIsGone) {
   EXPECT_TRUE(eventually([&] { return command.processes().empty(); }));
 }
 
+/// The program that loads libraries for the command, before it has forked a rank.
+pid_t loading(const Command& command) {
+  std::vector<pid_t> both;
+  EXPECT_TRUE(eventually([&] {
+    both = command.processes();
+    return both.size() == 2 && std::count(both.begin(), both.end(), command.pid()) == 1;
+  })) << command.err();
+  return both[0] == command.pid() ? both[1] : both[0];
+}
+
+TEST(RankHost, EndsWhenItsLauncherIsKilledWhileItLoads) {
+  TempFolder folder;
+  const std::string job = folder.write("tiny.toml", kTiny);
+  Command command({"train", job, "--ranks", "2", "--out", folder / "run"});
+  const pid_t host = loading(command);
+  ::kill(host, SIGSTOP);  // so that it loads no further until the launcher is gone
+  command.signal(SIGKILL);
+  EXPECT_EQ(command.wait(), 128 + SIGKILL);
+  ::kill(host, SIGCONT);
+  EXPECT_TRUE(eventually([&] { return command.processes().empty(); }));
+  EXPECT_FALSE(std::filesystem::exists(folder / "run"));
+}
+
+TEST(RankHost, ThatCrashesWhileItLoadsIsSaidToHaveCrashed) {
+  Command command({"train", "mlp-points", "--ranks", "2"});
+  ::kill(loading(command), SIGKILL);
+  EXPECT_EQ(command.wait(), 128 + SIGKILL);
+  EXPECT_EQ(lines_of(command.err()).size(), 1u) << command.err();
+  EXPECT_TRUE(command.says("killed by signal 9 (Killed)")) << command.err();
+}
+
+TEST(RankHost, AVariableThatSomebodyLeftInTheEnvironmentChangesNothing) {
+  TempFolder folder;
+  const std::string job = folder.write("tiny.toml", kTiny);
+  for (const char* stale : {"1:1", "99:1", "nonsense"}) {
+    Command command({"train", job, "--ranks", "2", "--out", folder / stale},
+                    [stale] { ::setenv("TUTTI_RANK_HOST", stale, 1); });
+    EXPECT_EQ(command.wait(), 0) << command.err();
+  }
+}
+
 TEST(RankHost, SixtyFourRanksEndWithTheStateOfOne) {
   TempFolder folder;
   const std::string job = folder.write("tiny.toml", kTiny);

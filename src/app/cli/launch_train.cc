@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/stop_signals.h"
 #include "base/text/terminal.h"
+#include "launch/limits.h"
 #include "launch/rank_host.h"
 #include "launch/stop.h"
 
@@ -41,18 +42,27 @@ RunOptions options_from(const std::string& text) {
   return options;
 }
 
+/// Why the program ended before it could say anything: it was asked to stop, or it crashed.
+std::string words_for(int signal) {
+  if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP)
+    return stop_words({signal}, StopAction::kAtOnce, /*begun=*/false);
+  return fmt::format(
+      "the program that loads LibTorch was killed by signal {} ({}) before the first step", signal,
+      ::strsignal(signal));
+}
+
 }  // namespace
 
 int launch_train(const std::string& program, int argc, char** argv) {
   // A training outlives whoever reads its output: what counts is in the run's folder. The exit code
   // tells of the loss.
   std::signal(SIGPIPE, SIG_IGN);
+  raise_file_limit();  // the program and its ranks inherit it
   RankHost host(program, {argv, argv + argc});
   std::optional<HeldStops> held(std::in_place);  // also while the last lines are printed
   const std::optional<std::string> ready = host.ready();
   // It has said why, unless it was ended while its libraries were loaded.
-  if (!ready && host.killed_by() != 0)
-    complain(stop_words({host.killed_by()}, StopAction::kAtOnce, /*begun=*/false));
+  if (!ready && host.killed_by() != 0) complain(words_for(host.killed_by()));
   if (!ready) return host.code();
   if (*ready == kReadyAlone) {
     held.reset();  // an executed program would inherit what is held
