@@ -47,8 +47,17 @@ std::vector<FoldStep> order_of_ranks(int ranks) {
 
 }  // namespace
 
-Channel::Channel(Transport& transport, Clock& clock, const Operations& operations, Duration timeout)
-    : transport_(transport), clock_(clock), operations_(operations), timeout_(timeout) {}
+Channel::Channel(Transport& transport, Clock& clock, const Operations& operations, Duration timeout,
+                 std::function<uint64_t()> signs)
+    : transport_(transport),
+      clock_(clock),
+      operations_(operations),
+      timeout_(timeout),
+      signs_(std::move(signs)) {}
+
+Patience Channel::patience() const {
+  return signs_ ? Patience(clock_, timeout_, signs_) : Patience(deadline());
+}
 
 Tag Channel::next(uint32_t operation, uint32_t part) {
   return {operations_.at(operation), part, sequence_};
@@ -67,7 +76,7 @@ void Channel::barrier() {
     for (int r = 0; r < size(); ++r) {
       if (r != rank()) posted.send(r, tag, std::span(arrived).subspan(size(), 1));
     }
-    posted.wait_all(deadline());
+    posted.wait_all(patience());
   });
   ++sequence_;
 }
@@ -79,7 +88,7 @@ void Channel::broadcast(std::span<std::byte> bytes, int root) {
     const Tag tag = next(kBroadcast);
     const int me = (rank() - root + size()) % size();
     const auto real = [&](int v) { return (v + root) % size(); };
-    const Deadline end = deadline();
+    const Patience end = patience();
     Posted posted(transport_);
 
     // Receive from the parent, which is lower by my lowest bit; the root has none.
@@ -117,7 +126,7 @@ void Channel::all_gather(std::span<const std::byte> mine, std::span<std::byte> a
       std::copy(mine.begin(), mine.end(), all.begin() + rank() * mine.size());
     }
     if (begun) begun();
-    posted.wait_all(deadline());
+    posted.wait_all(patience());
   });
   ++sequence_;
 }
@@ -133,7 +142,7 @@ void Channel::all_to_all(std::span<const std::span<const std::byte>> to,
     for (int r = 0; r < size(); ++r) {
       if (r != rank()) posted.send(r, tag, to[r]);
     }
-    posted.wait_all(deadline());
+    posted.wait_all(patience());
   });
   ++sequence_;
 }
@@ -158,7 +167,7 @@ void Channel::reduce_scatter(std::span<float> data, const std::vector<Range>& sl
         posted.send(r, tag, std::as_bytes(data.subspan(slices[r].begin, slices[r].size())));
     }
 
-    posted.wait_all(deadline());
+    posted.wait_all(patience());
     fold(data.data() + mine.begin, terms, order_of_ranks(size()), mine.size());
   });
   ++sequence_;
@@ -177,7 +186,7 @@ void Channel::all_gather_slices(std::span<float> data, const std::vector<Range>&
     for (int r = 0; r < size(); ++r) {
       if (r != rank()) posted.send(r, tag, bytes(rank()));
     }
-    posted.wait_all(deadline());
+    posted.wait_all(patience());
   });
   ++sequence_;
 }
@@ -217,7 +226,7 @@ void Channel::send(int peer, std::span<const std::byte> bytes) {
   named("send", sequence_, [&] {
     Posted posted(transport_);
     posted.send(peer, {operations_.at(kMessage), 0, 0}, bytes);
-    posted.wait_all(deadline());
+    posted.wait_all(patience());
   });
 }
 
@@ -225,7 +234,7 @@ void Channel::recv(int peer, std::span<std::byte> bytes) {
   named("recv", sequence_, [&] {
     Posted posted(transport_);
     posted.recv(peer, {operations_.at(kMessage), 0, 0}, bytes);
-    posted.wait_all(deadline());
+    posted.wait_all(patience());
   });
 }
 

@@ -16,12 +16,15 @@
 
 namespace tutti {
 
-/// One queue's view of a transport: tags of its own, a sequence that counts calls, and a time-out
-/// for each of them.
+/// One queue's view of a transport: tags of its own, a sequence that counts calls, and how long
+/// each of them waits.
 class Channel {
  public:
-  /// `operations`: this channel's own on its transport, kChannelOperations of them.
-  Channel(Transport& transport, Clock& clock, const Operations& operations, Duration timeout);
+  /// `operations`: this channel's own on its transport, kChannelOperations of them. A call gives up
+  /// after `timeout`. With `signs`, which counts signs of work, it gives up only after a time-out
+  /// without any.
+  Channel(Transport& transport, Clock& clock, const Operations& operations, Duration timeout,
+          std::function<uint64_t()> signs = {});
   int rank() const { return transport_.rank(); }
   int size() const { return transport_.size(); }
   Transport& transport() { return transport_; }
@@ -53,10 +56,12 @@ class Channel {
 
  private:
   Tag next(uint32_t operation, uint32_t part = 0);
+  Patience patience() const;
   Transport& transport_;
   Clock& clock_;
   Operations operations_;
   Duration timeout_;
+  std::function<uint64_t()> signs_;
   uint64_t sequence_ = 0;
 };
 

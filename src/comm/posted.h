@@ -36,10 +36,10 @@ class Posted {
   }
   size_t count() const { return tickets_.size(); }
   /// Waits until the first `count` of the tickets are done.
-  void wait_first(size_t count, Deadline deadline) {
-    while (done_ < count) transport_.wait(tickets_[done_++], deadline);
+  void wait_first(size_t count, const Patience& patience) {
+    while (done_ < count) transport_.wait(tickets_[done_++], patience);
   }
-  void wait_all(Deadline deadline) { wait_first(tickets_.size(), deadline); }
+  void wait_all(const Patience& patience) { wait_first(tickets_.size(), patience); }
 
  private:
   Transport& transport_;

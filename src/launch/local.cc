@@ -161,14 +161,24 @@ class Supervisor {
     codes_.assign(options_.ranks, 0);
     for (int r = 0; r < options_.ranks; ++r)
       members_[r].thread = std::thread([this, r] {
-        auto rendezvous = threads_->view(r);
-        RankContext context{r, options_.ranks, clock_, *control_, *rendezvous, r};
-        sigset_t none;  // the launcher takes them all
-        sigemptyset(&none);
-        codes_[r] = run_rank(context, body_, none);
+        codes_[r] = run_thread(r);
         uint64_t one = 1;
         (void)!::write(ends_.get(), &one, sizeof one);
       });
+  }
+
+  RankEnd run_thread(int r) {
+    try {
+      auto rendezvous = threads_->view(r);
+      RankContext context{r, options_.ranks, clock_, *control_, *rendezvous, r};
+      sigset_t none;  // the launcher takes them all
+      sigemptyset(&none);
+      return run_rank(context, body_, none, options_.ranks);
+    } catch (const std::exception& e) {  // what it runs in could not be made
+      std::snprintf(rank(r).message, sizeof rank(r).message, "rank %d: %s", r, e.what());
+      rank(r).done.store(1);
+      return kFailed;
+    }
   }
 
   void take_requests() {

@@ -24,8 +24,14 @@ bool took(const sigset_t& signals) {
 /// What the process has done so far, in a number that grows while it computes, reads or writes.
 /// That is what "gets on with its work" means for code that knows nothing of ranks: a user's data
 /// set, a library that writes a file.
+///
+/// Ranks that are threads share what is measured. A process in which all of them only wait must
+/// not look busy, so the least that counts grows with their number.
 class WorkMeter {
  public:
+  explicit WorkMeter(int ranks_here)
+      : least_(kLeastMicroseconds + (ranks_here - 1) * kWaitingMicroseconds) {}
+
   /// Whether there was work since the last look, more than a heart and a wait take.
   bool moved() {
     rusage usage{};
@@ -33,15 +39,17 @@ class WorkMeter {
     const int64_t cpu = (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * int64_t{1'000'000} +
                         usage.ru_utime.tv_usec + usage.ru_stime.tv_usec;
     const int64_t blocks = usage.ru_inblock + usage.ru_oublock;
-    const bool worked = cpu - cpu_ >= kLeastMicroseconds || blocks != blocks_;
+    const bool worked = cpu - cpu_ >= least_ || blocks != blocks_;
     cpu_ = cpu;
     blocks_ = blocks;
     return worked;
   }
 
  private:
-  // Per beat: 1 % of a core. A rank that only waits takes a tenth of it.
-  static constexpr int64_t kLeastMicroseconds = 2000;
+  // Per beat: 1 % of a core. A rank that only waits takes a tenth of it, so with twice that for
+  // every further one 300 of them are still told from one that computes.
+  static constexpr int64_t kLeastMicroseconds = 2000, kWaitingMicroseconds = 400;
+  const int64_t least_;
   int64_t cpu_ = 0, blocks_ = 0;
 };
 
@@ -77,12 +85,13 @@ void RankContext::failing() const {
   mine().failed_at.compare_exchange_strong(never, clock.now().time_since_epoch().count());
 }
 
-RankEnd run_rank(RankContext& context, const RankFunction& body, const sigset_t& requests) {
+RankEnd run_rank(RankContext& context, const RankFunction& body, const sigset_t& requests,
+                 int ranks_here) {
   Control::Rank& me = context.control.ranks()[static_cast<size_t>(context.worker)];
   Signal wake;
   std::atomic<bool> ended{false};
   std::thread heart([&] {
-    WorkMeter work;
+    WorkMeter work(ranks_here);
     auto over = [&] { return ended.load(); };
     do {
       me.beats.fetch_add(1);

@@ -31,8 +31,10 @@ struct RankContext {
   void recovered() const { mine().failed_at.store(0); }
   /// For what takes others as long as it takes (reading data, evaluating, writing a checkpoint):
   /// waits while any rank gets on with its work, and gives up after `silence` in which none did.
-  Patience while_working(Duration silence) const {
-    return {clock, silence, [&control = control] { return control.signs(); }};
+  Patience while_working(Duration silence) const { return {clock, silence, signs()}; }
+  /// Counts the signs of work of all ranks of the host.
+  std::function<uint64_t()> signs() const {
+    return [&control = control] { return control.signs(); };
   }
 
  private:
@@ -54,7 +56,9 @@ enum RankEnd : int {
 /// Runs a rank's function with a heartbeat alongside, which also looks for the signals in
 /// `requests`, by which this rank alone is asked to stop, whatever the function is doing. What the
 /// function throws becomes a message in the control block.
-RankEnd run_rank(RankContext& context, const RankFunction& body, const sigset_t& requests);
+/// `ranks_here`: how many of this process's threads are ranks.
+RankEnd run_rank(RankContext& context, const RankFunction& body, const sigset_t& requests,
+                 int ranks_here = 1);
 
 /// The rest of a process that was forked to be a rank: takes its signals, runs the function, ends
 /// the process. `mask`: the launcher's signal mask before it blocked any.

@@ -26,9 +26,9 @@ class Mixed final : public Transport {
   Ticket post_recv(int peer, Tag tag, std::span<std::byte> bytes) override {
     return mark(peer, of(peer).post_recv(peer, tag, bytes));
   }
-  void wait(Ticket ticket, Deadline deadline) override {
+  void wait(Ticket ticket, Patience patience) override {
     const bool by_tcp = ticket.id & kByTcp;
-    guarded([&] { (by_tcp ? *tcp_ : *shm_).wait({ticket.id & ~kByTcp}, deadline); });
+    guarded([&] { (by_tcp ? *tcp_ : *shm_).wait({ticket.id & ~kByTcp}, std::move(patience)); });
   }
 
   std::span<std::byte> window() override { return shm_->window(); }

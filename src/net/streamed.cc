@@ -51,7 +51,7 @@ Ticket Streamed::post_recv(int peer, Tag tag, std::span<std::byte> bytes) {
   return {op.id};
 }
 
-void Streamed::wait(Ticket ticket, Deadline deadline) {
+void Streamed::wait(Ticket ticket, Patience patience) {
   // A wait that comes after the end of its operation takes the lock once. `awaited` is set under
   // the same lock, so whoever ends the operation later cannot miss it.
   PostedOp* op = nullptr;
@@ -73,13 +73,15 @@ void Streamed::wait(Ticket ticket, Deadline deadline) {
   WaitResult result = WaitResult::kReady;
   while (op->pending()) {
     result = clock_.wait(
-        signal(), [&] { return !op->pending() || work(); }, deadline, cancel_);
+        signal(), [&] { return !op->pending() || work(); }, patience.deadline(), cancel_);
+    if (result == WaitResult::kTimedOut && patience.extend()) continue;
     if (result != WaitResult::kReady || !op->pending()) break;
     progress();
     // A stream of work for others must not keep this wait from its end.
     if (op->pending() && cancel_ != nullptr && cancel_->cancelled())
       result = WaitResult::kCancelled;
-    if (op->pending() && clock_.passed(deadline)) result = WaitResult::kTimedOut;
+    if (op->pending() && clock_.passed(patience.deadline()) && !patience.extend())
+      result = WaitResult::kTimedOut;
     if (result != WaitResult::kReady) break;
   }
 

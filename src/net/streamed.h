@@ -18,7 +18,7 @@ class Streamed : public Transport {
   int size() const override { return static_cast<int>(inboxes_.size()); }
   Ticket post_send(int peer, Tag tag, std::span<const std::byte> bytes) override;
   Ticket post_recv(int peer, Tag tag, std::span<std::byte> bytes) override;
-  void wait(Ticket ticket, Deadline deadline) override;
+  void wait(Ticket ticket, Patience patience) override;
   uint64_t sent_bytes(int peer) const override {
     return sent_[peer].load(std::memory_order_relaxed);
   }

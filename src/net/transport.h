@@ -10,9 +10,10 @@
 //              as with MPI's windows. Alongside it, every rank has counters that it raises and the
 //              others can wait for. Where there is no window (tcp), window() is empty and peers
 //              exchange messages.
-//   failure    wait throws CommError at the deadline, when the peer's connection is lost, or when
-//              the run is cancelled, naming peer, tag and time waited. After a throw the transport
-//              can only be destroyed, no span is touched any more, and every other wait throws too.
+//   failure    wait throws CommError when its patience ends, when the peer's connection is lost, or
+//              when the run is cancelled, naming peer, tag and time waited. After a throw the
+//              transport can only be destroyed, no span is touched any more, and every other wait
+//              throws too.
 //              A rank that destroys its transport ends the waits for it.
 //   epochs     every message carries run, epoch and plan hash; one of another run, epoch or plan is
 //              dropped and counted.
@@ -26,6 +27,7 @@
 #include <span>
 #include <string>
 
+#include "base/patience.h"
 #include "base/wait.h"
 
 namespace tutti {
@@ -69,7 +71,7 @@ class Transport {
 
   virtual Ticket post_send(int peer, Tag tag, std::span<const std::byte> bytes) = 0;
   virtual Ticket post_recv(int peer, Tag tag, std::span<std::byte> bytes) = 0;
-  virtual void wait(Ticket ticket, Deadline deadline) = 0;
+  virtual void wait(Ticket ticket, Patience patience) = 0;
 
   /// My window, which I alone can write; empty where the transport has none. It is page-aligned,
   /// and zero when it is made.

@@ -110,7 +110,7 @@ void Trainer::take_over(const Membership& both, const LayoutConfig& layout, Rend
   everybody.exchange({}, context.while_working(timeout_of(job)));
   const std::unique_ptr<Transport> connection = connect_members(
       job, both, context, everybody, 0, 0, on_device(), context.clock.after(timeout_of(job)));
-  Channel channel(*connection, context.clock, kHandover, timeout_of(job));
+  Channel channel(*connection, context.clock, kHandover, timeout_of(job), context.signs());
 
   std::vector<EntryShape> entries;
   for (const EntryPlace& place : entry_places(shape(), slots())) entries.push_back(place.shape);

@@ -180,7 +180,9 @@ void EpochRun::connect(const WrapTransport& wrap) {
                                plan_hash(plan()), worker_.on_device(), deadline());
   if (wrap) transport_ = wrap(std::move(transport_));
   const Duration timeout = timeout_of(job_);
-  main_channel_ = std::make_unique<Channel>(*transport_, context_.clock, kMainChannel, timeout);
+  // Between steps a rank may take long before it gets to the call that the others are in.
+  main_channel_ = std::make_unique<Channel>(*transport_, context_.clock, kMainChannel, timeout,
+                                            context_.signs());
   loader_channel_ = std::make_unique<Channel>(*transport_, context_.clock, kLoaderChannel, timeout);
 }
 

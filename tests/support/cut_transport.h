@@ -1,5 +1,5 @@
 // A transport that is cut in the middle of a step, before or after the vote of that step can be
-// seen by others: what a failing network does to ranks that live.
+// seen by others, or between steps: what a failing network does to ranks that live.
 #pragma once
 
 #include <sys/mman.h>
@@ -19,9 +19,12 @@ namespace tutti::testing_support {
 /// Where the connections of one rank break. Shared by all ranks, also by forked ones.
 struct Cut {
   int rank = 1;
-  uint64_t vote = 0;  ///< counted from 0
+  Operations channel = kDataChannel;  ///< whose calls the votes are
+  uint64_t vote = 0;                  ///< counted from 0
   /// The vote is sent and everybody else has seen all votes; else the cut comes before it is sent.
   bool after = false;
+  /// The others are told by the connection. Else only the rank that it happens to knows of it.
+  bool told = true;
   std::atomic<int> seen{0};  ///< ranks that have seen all votes
   std::atomic<int> cuts{0};
 };
@@ -47,16 +50,16 @@ class CutTransport final : public Transport {
     if (is_vote(tag)) votes_[ticket.id] = 1;
     return ticket;
   }
-  void wait(Ticket ticket, Deadline deadline) override {
+  void wait(Ticket ticket, Patience patience) override {
     const bool vote = votes_.contains(ticket.id);
     if (vote && mine() && cut_.after) {
       // The others have seen this rank's vote, which has left by itself.
       SystemClock clock;
-      while (cut_.seen.load() < size() - 1 && !clock.passed(deadline))
+      while (cut_.seen.load() < size() - 1 && !clock.passed(patience.deadline()))
         clock.sleep(std::chrono::milliseconds(1), nullptr);
       break_off("after its vote");
     }
-    inner_->wait(ticket, deadline);
+    inner_->wait(ticket, std::move(patience));
     if (vote && votes_.erase(ticket.id) == 1 && votes_.empty()) cut_.seen.fetch_add(1);
   }
   std::span<std::byte> window() override { return inner_->window(); }
@@ -74,11 +77,11 @@ class CutTransport final : public Transport {
  private:
   bool mine() const { return rank() == cut_.rank && cut_.cuts.load() == 0; }
   bool is_vote(Tag tag) const {
-    return kDataChannel.has(tag.operation) && tag.sequence == cut_.vote;
+    return cut_.channel.has(tag.operation) && tag.sequence == cut_.vote;
   }
   [[noreturn]] void break_off(const char* when) {
     cut_.cuts.fetch_add(1);
-    inner_->leave();
+    if (cut_.told) inner_->leave();
     throw CommError({.rank = rank(), .operation = "vote", .reason = std::string("cut ") + when});
   }
 

@@ -135,7 +135,7 @@ class SimTransport final : public Transport {
 
   Ticket post_send(int peer, Tag tag, std::span<const std::byte> bytes) override;
   Ticket post_recv(int peer, Tag tag, std::span<std::byte> bytes) override;
-  void wait(Ticket ticket, Deadline deadline) override;
+  void wait(Ticket ticket, Patience patience) override;
 
   std::span<std::byte> window() override { return bytes_of(me()); }
   std::span<const std::byte> window_of(int peer) const override {
@@ -172,7 +172,7 @@ class SimTransport final : public Transport {
   }
   Look look(const Post& post);
   void finish(const Post& post);
-  void wait_for(FunctionRef<Look()> look, Deadline deadline, CommFailure failure);
+  void wait_for(FunctionRef<Look()> look, Patience patience, CommFailure failure);
 
   SimNetwork& network_;
   const int rank_;
@@ -296,7 +296,7 @@ inline void SimTransport::finish(const Post& post) {
       fmt::format("{} received", SimNetwork::name(post.peer, rank_, post.tag)));
 }
 
-inline void SimTransport::wait_for(FunctionRef<Look()> look, Deadline deadline,
+inline void SimTransport::wait_for(FunctionRef<Look()> look, Patience patience,
                                    CommFailure failure) {
   const Time begin = network_.scheduler_.now();
   for (auto result = WaitResult::kReady; true;) {
@@ -306,7 +306,8 @@ inline void SimTransport::wait_for(FunctionRef<Look()> look, Deadline deadline,
       std::lock_guard lock(network_.mutex_);
       seen = broken_ ? Look{.reason = "the transport has failed before"} : look();
       if (seen.done) return;
-      const bool late = network_.scheduler_.now() >= deadline.at;
+      const bool late =
+          network_.scheduler_.now() >= patience.deadline().at && !patience.extend();
       if (seen.reason.empty() && (late || result == WaitResult::kCancelled)) {
         seen.reason = describe_end(late ? WaitResult::kTimedOut : result, network_.cancel_);
       }
@@ -321,11 +322,11 @@ inline void SimTransport::wait_for(FunctionRef<Look()> look, Deadline deadline,
     }
     result = network_.scheduler_.wait(
         me().signal, [&] { return me().version.load() != version; },
-        {std::min(deadline.at, seen.again)}, network_.cancel_);
+        {std::min(patience.deadline().at, seen.again)}, network_.cancel_);
   }
 }
 
-inline void SimTransport::wait(Ticket ticket, Deadline deadline) {
+inline void SimTransport::wait(Ticket ticket, Patience patience) {
   Post post;
   {
     std::lock_guard lock(network_.mutex_);
@@ -333,7 +334,7 @@ inline void SimTransport::wait(Ticket ticket, Deadline deadline) {
     TUTTI_CHECK(found != posts_.end(), "rank {} waits for a ticket that it does not hold", rank_);
     post = found->second;
   }
-  wait_for([&] { return look(post); }, deadline,
+  wait_for([&] { return look(post); }, std::move(patience),
            {.rank = rank_,
             .operation = describe_message(post.send, post.tag),
             .peer = post.peer,

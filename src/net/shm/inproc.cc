@@ -84,7 +84,7 @@ class Inproc final : public Transport {
   Ticket post_recv(int peer, Tag tag, std::span<std::byte> bytes) override {
     return post(false, peer, tag, bytes.data(), bytes.size());
   }
-  void wait(Ticket ticket, Deadline deadline) override;
+  void wait(Ticket ticket, Patience patience) override;
 
   std::span<std::byte> window() override { return me().window->bytes(); }
   std::shared_ptr<Window> held_window() override { return me().window; }
@@ -211,7 +211,7 @@ void Inproc::copy(Post& post) {
   clock_.notify(members_[post.peer]->signal);
 }
 
-void Inproc::wait(Ticket ticket, Deadline deadline) {
+void Inproc::wait(Ticket ticket, Patience patience) {
   std::shared_ptr<Post> post;
   {
     std::lock_guard lock(mutex_);
@@ -230,7 +230,11 @@ void Inproc::wait(Ticket ticket, Deadline deadline) {
     return state == State::kPosted ? left.load() : state != State::kCopying;
   };
   while (result == WaitResult::kReady && post->state != State::kDone) {
-    result = clock_.wait(me().signal, ready, deadline, cancel_);
+    result = clock_.wait(me().signal, ready, patience.deadline(), cancel_);
+    if (result == WaitResult::kTimedOut && patience.extend()) {
+      result = WaitResult::kReady;
+      continue;
+    }
     if (result != WaitResult::kReady) break;
     if (post->state == State::kFailed || post->state == State::kPosted) break;
     copy(*post);
