@@ -1,5 +1,5 @@
-// Collectives are written directly, not in rounds over neighbours: a rank that is missing is then
-// the very rank that the others wait for, and the error names it. Receives are posted before sends
+// Collectives are written directly, not in hops over neighbours: a rank that is missing is then the
+// very rank that the others wait for, and the error names it. Receives are posted before sends
 // everywhere, so that what arrives goes straight to its place.
 #include "comm/collectives.h"
 

@@ -95,7 +95,7 @@ struct CopyPull::Impl {
     giver->pieces.push_back({memory.data() + copy.offset, target + copy.at, bytes});
   }
 
-  void run(uint64_t step, Deadline deadline, const std::function<void()>& begun) {
+  void run(uint64_t step, const Patience& patience, const std::function<void()>& begun) {
     // Receives first, then what others wait for; only after that does this rank wait for anybody.
     Posted arriving(transport), leaving(transport);
     for (const Message& m : receives) arriving.recv(m.peer, Tag{name.id, m.part, step}, m.bytes);
@@ -105,13 +105,13 @@ struct CopyPull::Impl {
 
     // Windows are read while messages travel. A rank's own pieces may be in place already.
     for (const Giver& giver : givers) {
-      if (giver.rank != me) transport.await(giver.rank, flag, step + 1, deadline, name.text);
+      if (giver.rank != me) transport.await(giver.rank, flag, step + 1, patience, name.text);
       for (const Piece& piece : giver.pieces) {
         if (piece.from != piece.to) std::memcpy(piece.to, piece.from, piece.bytes);
       }
     }
-    arriving.wait_all(deadline);
-    leaving.wait_all(deadline);
+    arriving.wait_all(patience);
+    leaving.wait_all(patience);
   }
 };
 
@@ -120,8 +120,8 @@ CopyPull::CopyPull(const CopyTransfer& transfer, TransferName name, Transport& t
     : impl_(std::make_unique<Impl>(transfer, std::move(name), transport, arena, memory)) {}
 CopyPull::~CopyPull() = default;
 
-void CopyPull::run(uint64_t step, Deadline deadline, const std::function<void()>& begun) {
-  named(impl_->name.text, step, [&] { impl_->run(step, deadline, begun); });
+void CopyPull::run(uint64_t step, const Patience& patience, const std::function<void()>& begun) {
+  named(impl_->name.text, step, [&] { impl_->run(step, patience, begun); });
 }
 
 }  // namespace tutti

@@ -32,7 +32,7 @@ ColumnExchange::ColumnExchange(uint32_t id, std::vector<int> ranks, int columns,
 }
 
 void ColumnExchange::gather(std::span<const std::byte* const> parts, size_t part_bytes,
-                            std::byte* whole, uint64_t sequence, Deadline deadline,
+                            std::byte* whole, uint64_t sequence, const Patience& patience,
                             const std::function<void()>& begun) {
   const Range mine = columns_of(me_);
   TUTTI_CHECK(static_cast<int64_t>(parts.size()) == mine.size(),
@@ -60,7 +60,7 @@ void ColumnExchange::gather(std::span<const std::byte* const> parts, size_t part
     for (int k = 1; k < members(); ++k)
       posted.send(ranks_[(me_ + k) % members()], tag, place(mine));
     if (begun) begun();
-    posted.wait_all(deadline);
+    posted.wait_all(patience);
   });
 }
 
@@ -73,8 +73,9 @@ void ColumnExchange::gather(std::span<const std::byte* const> parts, size_t part
 // Step 2 overwrites only the others' parts of my sums, so step 3 still finds my columns as they
 // were. Their subtrees come out of the same fold, with the same additions.
 void ColumnExchange::scatter(std::span<float* const> sums, int64_t floats,
-                             std::span<float* const> parts, uint64_t sequence, Deadline deadline,
-                             std::span<std::byte> scratch, const std::function<void()>& begun) {
+                             std::span<float* const> parts, uint64_t sequence,
+                             const Patience& patience, std::span<std::byte> scratch,
+                             const std::function<void()>& begun) {
   const Range mine = columns_of(me_);
   TUTTI_CHECK(static_cast<int64_t>(sums.size()) == mine.size() && parts.size() == sums.size(),
               "exchange {}: {} sums and {} parts of {} columns", id_, sums.size(), parts.size(),
@@ -132,14 +133,14 @@ void ColumnExchange::scatter(std::span<float* const> sums, int64_t floats,
 
     // Nothing more is owed to the others; only now are theirs waited for.
     if (begun) begun();
-    arriving.wait_all(deadline);
+    arriving.wait_all(patience);
 
     for (size_t c = 0; c < parts.size(); ++c) {
       std::vector<const float*> terms;
       for (const Leaf& leaf : leaves) terms.push_back(leaf.base + c * part);
       fold(parts[c], terms, order, part);
     }
-    leaving.wait_all(deadline);
+    leaving.wait_all(patience);
   });
 }
 

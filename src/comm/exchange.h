@@ -1,6 +1,5 @@
-// Exchanges between the columns of a tensor-sliced model (Exchange in plan/ir/shape.h), over the
-// ranks of the tensor axis: the all-gather and the reduce-scatter of tensor parallelism with
-// sequence slices.
+// Exchanges between the columns of a model (Exchange in plan/ir/shape.h), over the ranks of the
+// tensor axis: the all-gather and the reduce-scatter of tensor and sequence parallelism.
 //
 //   S columns, T ranks; member t has the columns lanes_of(t, T, S)
 //   gather    every member ends with the parts of all columns, in column order
@@ -34,12 +33,12 @@ class ColumnExchange {
   /// be where it belongs in `whole` already. `begun` is called once all that this rank sends is
   /// under way, before it first waits for another.
   void gather(std::span<const std::byte* const> parts, size_t part_bytes, std::byte* whole,
-              uint64_t sequence, Deadline deadline, const std::function<void()>& begun = {});
+              uint64_t sequence, const Patience& patience, const std::function<void()>& begun = {});
   /// sums: the partial sums of my columns, `floats` each (scratch after it). parts: `floats` / S
   /// each, what my columns end with, apart from the sums. `scratch`: at least scratch_bytes(), for
   /// partials that arrive; exchanges that never run at the same time may share it.
   void scatter(std::span<float* const> sums, int64_t floats, std::span<float* const> parts,
-               uint64_t sequence, Deadline deadline, std::span<std::byte> scratch,
+               uint64_t sequence, const Patience& patience, std::span<std::byte> scratch,
                const std::function<void()>& begun = {});
   /// Bytes that are enough for every member.
   static int64_t scratch_bytes(int columns, int ranks, int64_t floats);

@@ -58,7 +58,8 @@ class SumPull {
   virtual ~SumPull() = default;
   /// `begun` is called once all that this rank gives is ready or under way, before it first waits
   /// for another rank.
-  virtual void run(uint64_t step, Deadline deadline, const std::function<void()>& begun = {}) = 0;
+  virtual void run(uint64_t step, const Patience& patience,
+                   const std::function<void()>& begun = {}) = 0;
   /// Bytes of private memory that rank `rank` needs. Where not all ranks of the transfer reach each
   /// other's windows it takes the messages that arrive; elsewhere it takes sums of slices that
   /// others own, too, and must have read before they are overwritten in place.
@@ -82,7 +83,7 @@ class CopyPull {
            std::span<std::byte> arena, const std::function<std::byte*(int buffer)>& memory);
   ~CopyPull();
   /// Runs it once; `begun` as for a SumPull.
-  void run(uint64_t step, Deadline deadline, const std::function<void()>& begun = {});
+  void run(uint64_t step, const Patience& patience, const std::function<void()>& begun = {});
 
  private:
   struct Impl;

@@ -19,14 +19,14 @@ struct Neighbours {
 
 void ring_reduce_scatter(Transport& transport, Tag tag, std::span<float> data,
                          const std::vector<Range>& slices, std::span<float> scratch,
-                         Deadline deadline) {
+                         const Patience& patience) {
   const Neighbours ring{transport.rank(), transport.size()};
   for (int hop = 0; hop + 1 < ring.size; ++hop, ++tag.part) {
     const Range out = slices[ring.back(1 + hop)], in = slices[ring.back(2 + hop)];
     Posted posted(transport);
     posted.recv(ring.previous(), tag, std::as_writable_bytes(scratch.first(in.size())));
     posted.send(ring.next(), tag, std::as_bytes(data.subspan(out.begin, out.size())));
-    posted.wait_all(deadline);
+    posted.wait_all(patience);
 
     // What came from the previous rank has the sums of all ranks before it; mine is added, and the
     // next hop sends it on.
@@ -35,14 +35,14 @@ void ring_reduce_scatter(Transport& transport, Tag tag, std::span<float> data,
 }
 
 void ring_all_gather(Transport& transport, Tag tag, std::span<float> data,
-                     const std::vector<Range>& slices, Deadline deadline) {
+                     const std::vector<Range>& slices, const Patience& patience) {
   const Neighbours ring{transport.rank(), transport.size()};
   for (int hop = 0; hop + 1 < ring.size; ++hop, ++tag.part) {
     const Range out = slices[ring.back(hop)], in = slices[ring.back(1 + hop)];
     Posted posted(transport);
     posted.recv(ring.previous(), tag, std::as_writable_bytes(data.subspan(in.begin, in.size())));
     posted.send(ring.next(), tag, std::as_bytes(data.subspan(out.begin, out.size())));
-    posted.wait_all(deadline);
+    posted.wait_all(patience);
   }
 }
 

@@ -16,9 +16,9 @@ namespace tutti {
 /// has the tag's part + t.
 void ring_reduce_scatter(Transport& transport, Tag tag, std::span<float> data,
                          const std::vector<Range>& slices, std::span<float> scratch,
-                         Deadline deadline);
+                         const Patience& patience);
 /// Takes N-1 hops: in hop t rank r hands on slice r-t.
 void ring_all_gather(Transport& transport, Tag tag, std::span<float> data,
-                     const std::vector<Range>& slices, Deadline deadline);
+                     const std::vector<Range>& slices, const Patience& patience);
 
 }  // namespace tutti

@@ -48,7 +48,7 @@ class RingPull final : public SumPull {
     }
   }
 
-  void run(uint64_t step, Deadline deadline, const std::function<void()>& begun) override {
+  void run(uint64_t step, const Patience& patience, const std::function<void()>& begun) override {
     // A ring has no point at which all that is given is under way: each hop gives what the one
     // before brought.
     if (begun) begun();
@@ -69,9 +69,9 @@ class RingPull final : public SumPull {
         // The hops of both halves have part numbers of their own.
         const auto number = static_cast<uint32_t>(u) * kHops;
         ring_reduce_scatter(transport_, {name_.id, number, step}, whole, unit.slices, scratch_,
-                            deadline);
+                            patience);
         ring_all_gather(transport_, {name_.id, number + kHops / 2, step}, whole, unit.slices,
-                        deadline);
+                        patience);
       }
     });
   }

@@ -146,7 +146,7 @@ struct RollCall::Impl {
     if (place.to != nullptr || place.from != nullptr) places.emplace(i.id, place);
   }
 
-  void tell(const Place& place, uint64_t step, Deadline deadline) {
+  void tell(const Place& place, uint64_t step, const Patience& patience) {
     Turn& turn = turns[place.queue];
     if (turn.step != step) turn = {step, 0};
     ++turn.meetings;
@@ -167,7 +167,7 @@ struct RollCall::Impl {
     if (Told* to = place.to; to != nullptr) {
       while (!to->leaving.empty()) {
         const Ticket ticket = to->leaving.front().ticket;
-        transport.wait(ticket, deadline);
+        transport.wait(ticket, patience);
         to->leaving.pop_front();
       }
       Letter& next = to->leaving.emplace_back(Letter{record, {}});
@@ -176,13 +176,13 @@ struct RollCall::Impl {
     }
   }
 
-  void hear(const Place& place, Deadline deadline) {
+  void hear(const Place& place, const Patience& patience) {
     // All that was told on this stream and not yet heard is compared, in order: the first
     // difference is the cause.
     if (place.from == nullptr) return;
     auto& arriving = place.from->arriving;
     while (!arriving.empty()) {
-      transport.wait(arriving.front().letter.ticket, deadline);
+      transport.wait(arriving.front().letter.ticket, patience);
       const Expected next = arriving.front();
       arriving.pop_front();
       if (!next.letter.record.same(next.mine)) differ(place, next);
@@ -229,17 +229,17 @@ RollCall::~RollCall() {
     for (Expected& expected : from.arriving) impl_->end(expected.letter.ticket, deadline);
 }
 
-void RollCall::tell(const Instruction& instruction, uint64_t step, Deadline deadline) {
+void RollCall::tell(const Instruction& instruction, uint64_t step, const Patience& patience) {
   const auto found = impl_->places.find(instruction.id);
   if (found == impl_->places.end()) return;
-  naming(instruction, step, [&] { impl_->tell(found->second, step, deadline); });
+  naming(instruction, step, [&] { impl_->tell(found->second, step, patience); });
 }
 
-void RollCall::hear(const Instruction& instruction, Deadline deadline) {
+void RollCall::hear(const Instruction& instruction, const Patience& patience) {
   const auto found = impl_->places.find(instruction.id);
   if (found == impl_->places.end()) return;
   const uint64_t step = impl_->turns[found->second.queue].step;
-  naming(instruction, step, [&] { impl_->hear(found->second, deadline); });
+  naming(instruction, step, [&] { impl_->hear(found->second, patience); });
 }
 
 void RollCall::rethrow() const {

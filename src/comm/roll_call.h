@@ -34,11 +34,11 @@ class RollCall {
 
   /// `step` is as people count it, and part of what is compared. It may wait until what was told
   /// before on the same stream has left.
-  void tell(const Instruction& instruction, uint64_t step, Deadline deadline);
+  void tell(const Instruction& instruction, uint64_t step, const Patience& patience);
   /// To be called after tell(). Hears this instruction and what was told on its stream before and
   /// not yet heard. Throws an Error that names both instructions, ranks, queue and step when they
   /// are not the same, and a CommError when nothing comes.
-  void hear(const Instruction& instruction, Deadline deadline);
+  void hear(const Instruction& instruction, const Patience& patience);
   /// Throws again what hear() has found, if it has: the cause itself, where other failures have
   /// followed from it.
   void rethrow() const;

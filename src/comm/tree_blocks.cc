@@ -1,3 +1,4 @@
+// Blocks follow from the slice alone, so sender and owner number them alike without a message.
 #include "comm/tree_blocks.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Goes through the plan's transfer once, as owner and as contributor, and writes down what a pull
+// does at every step. Whatever could be wrong with a transfer is checked here and not while data
+// moves.
 #include "comm/tree_lists.h"
 
 #include <algorithm>

@@ -52,7 +52,7 @@ struct TreeLists {
   std::vector<StagedSum> staged;
 };
 
-/// As make_sum_pull takes them; `scratch` of tree_scratch_bytes() at least.
+/// The arguments are those of make_sum_pull; `scratch` has at least tree_scratch_bytes() bytes.
 TreeLists make_tree_lists(const SumTransfer& transfer, const TransferName& name,
                           Transport& transport, std::span<std::byte> arena,
                           std::vector<std::vector<float*>> levels, std::span<std::byte> scratch);

@@ -21,12 +21,12 @@ class TreePull final : public SumPull {
         transport_(transport),
         lists_(std::move(lists)) {}
 
-  void run(uint64_t step, Deadline deadline, const std::function<void()>& begun) override {
-    named(name_.text, step, [&] { run_named(step, deadline, begun); });
+  void run(uint64_t step, const Patience& patience, const std::function<void()>& begun) override {
+    named(name_.text, step, [&] { run_named(step, patience, begun); });
   }
 
  private:
-  void run_named(uint64_t step, Deadline deadline, const std::function<void()>& begun) {
+  void run_named(uint64_t step, const Patience& patience, const std::function<void()>& begun) {
     // Flags only rise, so `turn` counts the rounds of all steps: a flag that an earlier round has
     // raised wakes nobody in this one.
     const TreeLists& l = lists_;
@@ -36,7 +36,7 @@ class TreePull final : public SumPull {
     };
     const auto await = [&](const std::vector<int>& peers, ParcelFlag flag) {
       for (int peer : peers)
-        transport_.await(peer, flag_of(name_.parcel, flag), turn, deadline, name_.text);
+        transport_.await(peer, flag_of(name_.parcel, flag), turn, patience, name_.text);
     };
     const auto tag = [&](const BlockMessage& m) { return Tag{name_.id, m.part, step}; };
 
@@ -50,7 +50,7 @@ class TreePull final : public SumPull {
 
     // A sum that overwrites what this rank sends waits until that has left, and what it reads in
     // windows must be there.
-    if (l.sends_first) leaving.wait_all(deadline);
+    if (l.sends_first) leaving.wait_all(patience);
     await(l.givers, kSumReady);
 
     // Block by block: its terms have arrived, it is folded, and it returns to the others while
@@ -58,9 +58,9 @@ class TreePull final : public SumPull {
     // this rank's own term, whose memory it takes, has left.
     size_t next = 0, returning = 0, returned = 0;
     for (size_t b = 0; b < std::max(l.folds_until.size(), l.returning_until.size()); ++b) {
-      if (b < l.receives_until.size()) arriving.wait_first(l.receives_until[b], deadline);
+      if (b < l.receives_until.size()) arriving.wait_first(l.receives_until[b], patience);
       if (b < l.returning_until.size()) {
-        leaving.wait_first(l.sends_until[b], deadline);
+        leaving.wait_first(l.sends_until[b], patience);
         for (; returning < l.returning_until[b]; ++returning)
           back.recv(l.returning[returning].peer, tag(l.returning[returning]),
                     l.returning[returning].bytes);
@@ -79,8 +79,8 @@ class TreePull final : public SumPull {
     await(l.takers, kSumTaken);
     for (const StagedSum& sum : l.staged)
       std::memcpy(sum.to, sum.from, static_cast<size_t>(sum.floats) * sizeof(float));
-    leaving.wait_all(deadline);
-    back.wait_all(deadline);
+    leaving.wait_all(patience);
+    back.wait_all(patience);
   }
 
   const SumTransfer& transfer_;

@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-/// As make_sum_pull(), for a sum that has an order.
+/// Makes what make_sum_pull() promises, for a sum that has an order.
 std::unique_ptr<SumPull> make_tree_pull(const SumTransfer& transfer, TransferName name,
                                         Transport& transport, std::span<std::byte> arena,
                                         std::vector<std::vector<float*>> levels,

@@ -47,7 +47,7 @@ class Backend {
 
   /// Runs a step over all ranks.
   virtual StepVerdict run(const StepRequest& request) = 0;
-  /// Of the last step that was decided, as far as this rank knows.
+  /// How the last decided step was decided, as far as this rank knows.
   virtual Decision decided() const { return {}; }
   /// Does what is left of a step that run() left with a CommError, now that it is known how it was
   /// decided: Updates, and what moves their values on this rank. New parameters reach no other
@@ -56,8 +56,8 @@ class Backend {
   /// Must come before repeat() when it will compute more than steps do: runs that once without the
   /// messages that could make ranks wait for each other. Nothing of what it computes has a meaning.
   virtual void rehearse() {}
-  /// The last step once more, none of which was committed, on micro-batches from `loader`. Nothing
-  /// is written.
+  /// Runs the last step, of which nothing was committed, once more on micro-batches from `loader`.
+  /// It writes nothing.
   virtual void repeat(const StepRequest& request, Loader& loader) = 0;
   /// Runs the program of evaluation on a micro-batch in the host's memory; all of it has
   /// run when this returns.

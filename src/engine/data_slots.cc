@@ -1,6 +1,6 @@
-// A slot is known by its buffers: a Load that names buffers of an earlier one fills the
-// same slot. Buffers that are lent have no memory of the rank; the loader's tensors stand
-// there after each Load.
+// A flight slot is known by its buffers: a Load that names buffers of an earlier one fills the same
+// slot. Buffers that are lent have no memory of the rank; after each Load the loader's tensors take
+// their place.
 #include "engine/data_slots.h"
 
 #include "model/core/device_tensor.h"

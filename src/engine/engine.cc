@@ -1,3 +1,5 @@
+// The engine runs segments and leaves everything else to its backend. Both call back into it for
+// every Forward and Backward.
 #include "engine/engine.h"
 
 #include <utility>

@@ -16,21 +16,22 @@ struct RankDevice;
 
 class Engine final : public Placement {
  public:
-  /// On the device, where there is one; units and memory of the parts are there then. Collective.
+  /// Runs on `device` if there is one; then the units and the memory of the parts are there.
+  /// Collective.
   explicit Engine(const EngineParts& parts, const RankDevice* device = nullptr);
   ~Engine() override;
 
-  /// The plan once, over all ranks. Throws CommError when a peer is lost. After a step that was not
-  /// finite the host's cores can run no further one, but for search().
+  /// Runs one step of the plan over all ranks. Throws CommError when a peer is lost. On the host's
+  /// cores no step can follow one that was not finite, except by search().
   StepVerdict run(const StepRequest& request);
-  /// How the last step was decided, and the rest of one that was left with a CommError, as of
-  /// Backend.
+  /// How the last step was decided, and the rest of a step that ended with a CommError. Both are as
+  /// Backend says.
   Decision decided() const { return backend_->decided(); }
   StepVerdict finish(const StepRequest& request, const Decision& decision) {
     return backend_->finish(request, decision);
   }
-  /// Runs the last step, which was not finite, once more on micro-batches from `loader`: the first
-  /// place on this rank that is not. Collective.
+  /// Runs the last step, which was not finite, once more on micro-batches from `loader`, and
+  /// returns the first place on this rank that is not finite. Collective.
   NonFinitePlace search(const StepRequest& request, Loader& loader);
 
   uint64_t order_digest() const { return station_.reports() ? backend_->order_digest() : 0; }

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "engine/program_memory.h"
-#include "engine/units.h"
+#include "state/units.h"
 
 namespace tutti {
 

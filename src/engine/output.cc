@@ -34,7 +34,7 @@ MoveOutput move_by_transport(const EngineParts& parts, const Station& station) {
         posted.send(rank(m.peer), tag(m.column), bytes_of(m.part));
       for (const OutputMessage& m : receives)
         posted.recv(rank(m.peer), tag(m.column), bytes_of(m.part));
-      posted.wait_all(p.context.clock.after(timeout_of(p.training.job)));
+      posted.wait_all(p.context.while_working(timeout_of(p.training.job)));
     });
   };
 }

@@ -70,7 +70,7 @@ UpdateKind Updater::kind() const {
 std::vector<RuleScalars> Updater::rules(const StepScalars& scalars, int64_t proposals) const {
   std::vector<RuleScalars> all;
   for (const Rule& rule : distinct_) {
-    // As update() changes them for its parameter.
+    // Each rule changes the scalars as update() does for its parameter.
     StepScalars own = scalars;
     own.lr *= rule.lr;
     own.weight_decay = rule.weight_decay;

@@ -6,15 +6,16 @@
 #include <span>
 #include <vector>
 
-#include "config/parameter_groups.h"
+#include "config/check/parameter_groups.h"
 #include "device/state_kernels.h"
-#include "engine/units.h"
 #include "optim/optimizer.h"
 #include "plan/ir/shape.h"
+#include "state/units.h"
 
 namespace tutti {
 
-/// A stretch of a parameter, which begins where a chunk does, and where its reduced gradient is.
+/// A stretch of a parameter, which begins where a parameter chunk does, and where its reduced
+/// gradient is.
 struct GradientPiece {
   int64_t at = 0, size = 0;  ///< floats from the unit's start
   const float* gradient = nullptr;

@@ -1,7 +1,9 @@
+// Memberships are made from one another by value. Hosts and addresses belong to workers, so an
+// epoch changes only who is a member and in which order.
 #include "net/membership.h"
 
 #include <algorithm>
-#include <iterator>
+#include <numeric>
 
 #include "grid/grid.h"
 
@@ -41,16 +43,12 @@ Membership next_epoch(const Membership& now, std::vector<int> members, int worke
   return next;
 }
 
-Membership joint(const Membership& a, const Membership& b, int worker) {
-  std::vector<int> of_a = a.members, of_b = b.members;
-  std::sort(of_a.begin(), of_a.end());
-  std::sort(of_b.begin(), of_b.end());
-  Membership both = b;
-  both.members.clear();
-  std::set_union(of_a.begin(), of_a.end(), of_b.begin(), of_b.end(),
-                 std::back_inserter(both.members));
-  both.rank = rank_of(worker, both.members);
-  return both;
+Membership everybody(const Membership& next, int worker) {
+  Membership all = next;
+  all.members.resize(next.hosts.size());
+  std::iota(all.members.begin(), all.members.end(), 0);
+  all.rank = worker;
+  return all;
 }
 
 }  // namespace tutti

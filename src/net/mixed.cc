@@ -35,9 +35,9 @@ class Mixed final : public Transport {
   std::shared_ptr<Window> held_window() override { return shm_->held_window(); }
   std::span<const std::byte> window_of(int peer) const override { return shm_->window_of(peer); }
   void raise(int index, uint64_t value) override { shm_->raise(index, value); }
-  void await(int peer, int index, uint64_t value, Deadline deadline,
+  void await(int peer, int index, uint64_t value, Patience patience,
              std::string_view what) override {
-    guarded([&] { shm_->await(peer, index, value, deadline, what); });
+    guarded([&] { shm_->await(peer, index, value, std::move(patience), what); });
   }
 
   void leave() override {

@@ -10,7 +10,7 @@ void Transport::raise(int index, uint64_t) {
   TUTTI_CHECK(false, "{} has no windows: raise({})", name(), index);
 }
 
-void Transport::await(int peer, int index, uint64_t, Deadline, std::string_view what) {
+void Transport::await(int peer, int index, uint64_t, Patience, std::string_view what) {
   TUTTI_CHECK(false, "{} has no windows: await of flag {} of rank {} for {}", name(), index, peer,
               what);
 }

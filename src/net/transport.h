@@ -10,7 +10,7 @@
 //              as with MPI's windows. Alongside it, every rank has counters that it raises and the
 //              others can wait for. Where there is no window (tcp), window() is empty and peers
 //              exchange messages.
-//   failure    wait throws CommError when its patience ends, when the peer's connection is lost, or
+//   failure    a wait throws CommError when its patience ends, when the peer's connection is lost, or
 //              when the run is cancelled, naming peer, tag and time waited. After a throw the
 //              transport can only be destroyed, no span is touched any more, and every other wait
 //              throws too.
@@ -84,7 +84,7 @@ class Transport {
   /// for it. Only for transports with windows.
   virtual void raise(int index, uint64_t value);
   /// Blocks until the peer's counter `index` is at least `value` (acquire). Errors name `what`.
-  virtual void await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what);
+  virtual void await(int peer, int index, uint64_t value, Patience patience, std::string_view what);
 
   /// Leaves the others, as destruction does: their waits for this rank end, and so do its own.
   /// Windows that it sees stay readable until it is destroyed.

@@ -1,8 +1,7 @@
 // How one epoch of a trainer follows another.
 //
-//   1. plan      the members of both epochs plan the next one: what cannot be is refused here
-//   2. settle    the members of both epochs tell each other at which step they are and how the last
-//                one was decided. A step that anybody knows to be committed is finished by all:
+//   1. plan      all workers plan the next epoch, spares too: what cannot be is refused here
+//   2. settle    they tell each other at which step they are and how the last one was decided. A step that anybody knows to be committed is finished by all:
 //                each has its part of the sum, and the decision is copied. Copies are never more
 //                than one step apart, since no step is decided without everybody's vote.
 //   3. leave     connections and engine go; state stays where it is, in memory of the old plan
@@ -52,29 +51,33 @@ void from_bytes(const std::string& bytes, Standing& standing, Decision& decision
 void Trainer::enter(const Membership& next, const LayoutConfig& layout) {
   TUTTI_CHECK(next.epoch > membership_.epoch, "epoch {} after epoch {}", next.epoch,
               membership_.epoch);
-  const Membership both = joint(membership_, next, worker_.context.worker);
-  if (!both.takes_part()) {  // a spare stays one
-    membership_ = next;
-    return;
+  if (layout.workers != worker_.job.layout.workers)
+    throw ConfigError(
+        {fmt::format("layout.workers = \"{}\" cannot follow \"{}\": the workers are "
+                     "those that the run began with",
+                     name_of(layout.workers), name_of(worker_.job.layout.workers))});
+  const Membership all = everybody(next, worker_.context.worker);
+  const std::unique_ptr<Rendezvous> meeting = worker_.context.rendezvous.among(all);
+
+  // The number is used up from here on, whatever comes of it: what some have handed in for an epoch
+  // that failed must not be taken for that of another one. Only where nobody goes on is it free
+  // again: also those that merely leave make the plan, so a layout is refused by all of them.
+  const uint32_t before = std::exchange(membership_.epoch, next.epoch);
+  std::shared_ptr<const Plans> plan;
+  try {
+    plan = plan_epoch(worker_, job_in(worker_.job, layout, next), *meeting);
+  } catch (const ConfigError&) {
+    membership_.epoch = before;
+    throw;
   }
-
-  // Also those that only leave make the plan: a layout that is refused is refused by all of them,
-  // and nothing has changed yet.
-  const std::unique_ptr<Rendezvous> everybody = worker_.context.rendezvous.among(both);
-  const std::shared_ptr<const Plans> plan =
-      plan_epoch(worker_, job_in(worker_.job, layout, next), *everybody);
-
-  // From here on the number is used up, whatever comes of it: what some have handed in for an epoch
-  // that failed must not be taken for that of another one.
-  membership_.epoch = next.epoch;
-  settle(*everybody);
+  settle(*meeting);
 
   // The old plan's memory stays until all members of the next epoch have begun, but for what other
   // ranks read in it: they are here, too, so nobody is in a step any more.
   {
-    const std::unique_ptr<EpochRun> before = std::move(run_);
-    if (before != nullptr)
-      if (const std::function<void()> copied = before->engine().copy_out()) copied();
+    const std::unique_ptr<EpochRun> last = std::move(run_);
+    if (last != nullptr)
+      if (const std::function<void()> copied = last->engine().copy_out()) copied();
   }
   worker_.context.recovered();
 
@@ -84,12 +87,12 @@ void Trainer::enter(const Membership& next, const LayoutConfig& layout) {
     run = std::make_unique<EpochRun>(worker_, layout, next, wrap_, plan);
     held = run->make_state(/*fresh=*/false);
   }
-  take_over(both, layout, *everybody, held);
+  take_over(all, layout, *meeting, held);
 
   HeldState old = std::exchange(worker_.state, std::move(held));
   try {
     if (run != nullptr) run->begin();
-    share_digests(next, *everybody);  // all have begun
+    share_digests(next, *meeting);  // all have begun
   } catch (...) {
     run.reset();
     worker_.state = std::move(old);
@@ -101,15 +104,15 @@ void Trainer::enter(const Membership& next, const LayoutConfig& layout) {
 }
 
 /// Moves the values from where they are into the memory of the next epoch.
-void Trainer::take_over(const Membership& both, const LayoutConfig& layout, Rendezvous& everybody,
+void Trainer::take_over(const Membership& all, const LayoutConfig& layout, Rendezvous& meeting,
                         const HeldState& held) {
   Job job = worker_.job;
   job.layout = layout;
   RankContext& context = worker_.context;
   // Those that only give wait here for those that take memory.
-  everybody.exchange({}, context.while_working(timeout_of(job)));
+  meeting.exchange({}, context.while_working(timeout_of(job)));
   const std::unique_ptr<Transport> connection = connect_members(
-      job, both, context, everybody, 0, 0, on_device(), context.clock.after(timeout_of(job)));
+      job, all, context, meeting, 0, 0, on_device(), context.while_working(timeout_of(job)));
   Channel channel(*connection, context.clock, kHandover, timeout_of(job), context.signs());
 
   std::vector<EntryShape> entries;
@@ -121,7 +124,7 @@ void Trainer::take_over(const Membership& both, const LayoutConfig& layout, Rend
 }
 
 /// After it all workers are at the same step, with the same progress.
-void Trainer::settle(Rendezvous& everybody) {
+void Trainer::settle(Rendezvous& meeting) {
   const bool holds = worker_.state.units != nullptr;
   // An epoch that could not be entered has left its members without a run, but with their state.
   Decision mine = run_ != nullptr ? run_->engine().decided() : settled_;
@@ -129,7 +132,7 @@ void Trainer::settle(Rendezvous& everybody) {
   if (left_ && mine.step == committed()) finish(mine);
 
   const Standing standing{worker_.progress, holds};
-  const std::vector<Card> cards = everybody.exchange(
+  const std::vector<Card> cards = meeting.exchange(
       {.bytes = to_bytes(standing, mine)}, worker_.context.while_working(timeout_of(worker_.job)));
   Standing first;  // who has come furthest
   Decision decision;
@@ -143,7 +146,9 @@ void Trainer::settle(Rendezvous& everybody) {
     decision = std::move(its_decision);
   }
   if (holds && committed() < first.progress.step) {
-    TUTTI_CHECK(left_ && committed() + 1 == first.progress.step && decision.step == committed(),
+    // A device's backend tells nothing of decisions, and refuses to finish.
+    TUTTI_CHECK(left_ && committed() + 1 == first.progress.step &&
+                    (on_device() || decision.step == committed()),
                 "step {} here, {} elsewhere", committed(), first.progress.step);
     finish(decision);
   }
@@ -154,9 +159,9 @@ void Trainer::settle(Rendezvous& everybody) {
 }
 
 /// What a spare has trained on is told of by the next epoch's first rank.
-void Trainer::share_digests(const Membership& next, Rendezvous& everybody) {
+void Trainer::share_digests(const Membership& next, Rendezvous& meeting) {
   const uint64_t given = next.takes_part() ? 0 : worker_.order_digest;
-  const std::vector<Card> cards = everybody.exchange(
+  const std::vector<Card> cards = meeting.exchange(
       {.bytes = std::to_string(given)}, worker_.context.while_working(timeout_of(worker_.job)));
   worker_.order_digest -= given;
   if (next.rank != 0) return;

@@ -1,3 +1,5 @@
+// What an epoch needs, in the order in which it is made: plan, memory check, agreement,
+// connections, state, then loader and engine. Each step is collective.
 #include "train/epoch_run.h"
 
 #include <fmt/format.h>
@@ -55,7 +57,7 @@ Job job_in(const Job& job, const LayoutConfig& layout, const Membership& members
 /// A pure function, so ranks in processes of their own make it each for itself. Threads would only
 /// make the same one again, side by side on the same cores: theirs is made by the first.
 std::shared_ptr<const Plans> plan_epoch(const Worker& worker, const Job& job,
-                                           Rendezvous& rendezvous) {
+                                        Rendezvous& rendezvous) {
   struct Made {
     std::shared_ptr<const Plans> plan;
     std::exception_ptr refused;
@@ -85,10 +87,10 @@ std::shared_ptr<const Plans> plan_epoch(const Worker& worker, const Job& job,
 std::unique_ptr<Transport> connect_members(const Job& job, const Membership& membership,
                                            RankContext& context, Rendezvous& rendezvous,
                                            size_t window_bytes, uint64_t plan_hash, bool on_device,
-                                           Deadline deadline) {
+                                           const Patience& patience) {
   TransportOptions options;
   options.kind = job.layout.transport;
-  // What ranks on devices tell each other besides (votes of the host, state) goes by the host.
+  // What else ranks on devices tell each other (votes of the host, state) goes by way of the host.
   if (on_device) options.kind = automatic_transport(false, job.layout.workers);
   options.hosts = membership.rank_hosts();
   options.window_bytes = window_bytes;
@@ -97,9 +99,9 @@ std::unique_ptr<Transport> connect_members(const Job& job, const Membership& mem
   options.connections = static_cast<int>(job.layout.connections);
   // Every rank must have the same token: rank 0's.
   const std::string drawn = std::to_string(new_token());
-  const uint64_t run = std::stoull(rendezvous.exchange({.bytes = drawn}, deadline)[0].bytes);
+  const uint64_t run = std::stoull(rendezvous.exchange({.bytes = drawn}, patience)[0].bytes);
   return make_transport(options, {run, membership.epoch, plan_hash}, rendezvous, context.clock,
-                        &context.control.cancel, deadline);
+                        &context.control.cancel, patience);
 }
 
 EpochRun::EpochRun(Worker& worker, const LayoutConfig& layout, const Membership& membership,
@@ -125,7 +127,8 @@ EpochRun::EpochRun(Worker& worker, const LayoutConfig& layout, const Membership&
 EpochRun::~EpochRun() = default;
 
 void EpochRun::make_plan() {
-  // By what segments declare, before a dry run takes any of the device.
+  // The first plan goes by what segments declare, so that the check comes before a dry run takes
+  // any of the device.
   if (worker_.on_device()) {
     plan_ = plan_epoch(worker_, job_, *rendezvous_);
     check_device_memory();
@@ -134,14 +137,16 @@ void EpochRun::make_plan() {
   plan_ = plan_epoch(worker_, job_, *rendezvous_);
 }
 
-/// Before anything large is taken, on every rank at the same time: what is free then, and what
-/// ATen's pools have taken for the steps, is for all ranks of the device.
+/// Comes before anything large is taken, on every rank at the same time. What is free then, and
+/// what ATen's pools have taken for the steps, is shared by all ranks of the device.
 void EpochRun::check_device_memory() {
   const DeviceForecast forecast = tutti::device_forecast(job_, worker_.model, plan_->steps,
                                                          plan_->evaluation, membership_.rank);
   const Device& device = *worker_.device->device;
   const std::string mine = fmt::format("{} {} {} {}", device.free_bytes(), device.pool().reserved,
                                        forecast.total(), device.info().uuid);
+
+  // Ranks of one device share what is free on it, so their forecasts add up.
   int64_t free = device.free_bytes(), reserved = 0;
   share_ = {};
   for (const Card& card :
@@ -176,14 +181,17 @@ void EpochRun::agree() {
 
 void EpochRun::connect(const WrapTransport& wrap) {
   const size_t window = worker_.on_device() ? 0 : static_cast<size_t>(window_bytes(program()));
-  transport_ = connect_members(job_, membership_, context_, context_.rendezvous, window,
-                               plan_hash(plan()), worker_.on_device(), deadline());
+  transport_ =
+      connect_members(job_, membership_, context_, context_.rendezvous, window, plan_hash(plan()),
+                      worker_.on_device(), context_.while_working(timeout_of(job_)));
   if (wrap) transport_ = wrap(std::move(transport_));
   const Duration timeout = timeout_of(job_);
-  // Between steps a rank may take long before it gets to the call that the others are in.
+  // Between steps, and while it reads data, a rank may take long before it gets to the call that
+  // the others are in.
   main_channel_ = std::make_unique<Channel>(*transport_, context_.clock, kMainChannel, timeout,
                                             context_.signs());
-  loader_channel_ = std::make_unique<Channel>(*transport_, context_.clock, kLoaderChannel, timeout);
+  loader_channel_ = std::make_unique<Channel>(*transport_, context_.clock, kLoaderChannel, timeout,
+                                              context_.signs());
 }
 
 HeldState EpochRun::make_state(bool fresh) {
@@ -213,9 +221,9 @@ void EpochRun::begin() {
                           .loader = *loader_,
                           .gauges = {worker_.accounts, trace_}};
   engine_ = std::make_unique<Engine>(parts, worker_.device);
-  // What the dry run and the planning took: the steps want none of it. A sanitizer has an allocator
-  // of its own alongside glibc's, which ranks that are threads would then set up in each other's
-  // way.
+  // The steps want none of the memory that the dry run and the planning took. A sanitizer has an
+  // allocator of its own alongside glibc's, which ranks that are threads would then set up in each
+  // other's way.
 #if !__has_feature(address_sanitizer)
   ::malloc_trim(0);
 #endif

@@ -64,7 +64,6 @@ class EpochRun {
   void check_device_memory();
   void agree();
   void connect(const WrapTransport& wrap);
-  Deadline deadline() const { return context_.clock.after(timeout_of(job_)); }
 
   Worker& worker_;
   const Membership membership_;
@@ -88,12 +87,12 @@ Job job_in(const Job& job, const LayoutConfig& layout, const Membership& members
 /// The plan of such a job. Collective over whoever meets there; throws ConfigError on all of them
 /// where the model does not run on the layout.
 std::shared_ptr<const Plans> plan_epoch(const Worker& worker, const Job& job,
-                                           Rendezvous& rendezvous);
+                                        Rendezvous& rendezvous);
 /// The members' connection by the host. Collective; what it is given must be the same everywhere,
 /// but for the bytes of this rank's window.
 std::unique_ptr<Transport> connect_members(const Job& job, const Membership& membership,
                                            RankContext& context, Rendezvous& rendezvous,
                                            size_t window_bytes, uint64_t plan_hash, bool on_device,
-                                           Deadline deadline);
+                                           const Patience& patience);
 
 }  // namespace tutti

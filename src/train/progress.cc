@@ -1,3 +1,5 @@
+// Progress is replaced as a whole. A checkpoint keeps it as text, with the loss scale after a
+// semicolon.
 #include "train/progress.h"
 
 namespace tutti {

@@ -22,11 +22,11 @@ struct Progress {
 Progress first_progress(const Job& job);
 /// What the next step is asked for.
 StepRequest request_after(const Job& job, const Progress& now);
-/// `finite`: of the step's loss and gradients; else it wrote nothing.
+/// `finite` says whether the step's loss and gradients were. If not, the step has written nothing.
 Progress next_progress(const Job& job, const Progress& now, bool finite);
 
-/// As a checkpoint holds it. One that goes on in another precision has a loss scale of its own, but
-/// steps that were skipped stay skipped.
+/// Progress as a checkpoint holds it. A run that goes on in another precision has a loss scale of
+/// its own, but steps that were skipped stay skipped.
 StateCounters counters_of(const Job& job, const Progress& progress);
 Progress progress_from(const Job& job, const StateCounters& counters);
 

@@ -1,3 +1,4 @@
+// Translates the job's layout into the generator's options, plans, and proves both plans.
 #include "train/rank_plan.h"
 
 #include <fmt/format.h>

@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-/// What the job's layout asks for. `slots`: of the optimizer.
+/// What the job's layout asks of the generator. `slots` is the number of the optimizer's slots.
 MeshOptions mesh_options(const Job& job, const ModelShape& shape, int slots);
 
 /// `on_device`: the ranks compute on devices. Throws ConfigError naming why the model does not run

@@ -15,13 +15,13 @@ struct RankTask {
   bool keep = true;        ///< RunOptions::keep, unless there is nothing left to do
   Time origin{};           ///< of the traces: the same for all ranks
 
-  /// For ranks of another program on the same host.
+  /// The task as text, for ranks of another program on the same host.
   std::string text() const;
   static RankTask from(const std::string& text);
 };
 
 using RankBody = std::function<void(const RunOptions&, const RankTask&, RankContext&)>;
-/// A run whose ranks this process forks, or has as threads.
+/// Runs with ranks that this process forks or has as threads.
 RunResult run_launched(const RunOptions& options, const RankBody& body);
 
 }  // namespace tutti

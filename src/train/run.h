@@ -25,8 +25,8 @@ struct RunOptions {
   int64_t stop_at = -1;  ///< stop at this step; -1: train.steps
   /// false: no folder, no checkpoint, no sample, no evaluation (verify, bench)
   bool keep = true;
-  /// Made on rank 0, in its process: where what people watch goes. The folder is empty when none is
-  /// kept.
+  /// Makes the sinks of what people watch. It is called on rank 0, in that rank's process. The
+  /// folder is empty if none is kept.
   std::function<std::vector<std::unique_ptr<EventSink>>(const std::string& folder)> sinks;
   OwnPartition partition;  ///< for layout.partition = "own"
   /// The model with what the job adds to it from files (`fresh`: also its first values); infer has
@@ -50,8 +50,8 @@ struct RunResult {
   std::vector<std::string> failures;  ///< the cause first; the others follow from it
   std::string hash;
   std::string folder;
-  /// Why a run that was to go on had nothing left to do ("it is at step 12, its last"): all of it
-  /// is as it was. "": it had.
+  /// Why a run that was to go on had nothing left to do ("it is at step 12, its last"), and was
+  /// left as it was. Empty if it had something to do.
   std::string nothing_left;
 };
 
@@ -62,8 +62,8 @@ class RankHost;
 /// Runs on ranks of another program, which serves them with run_task(). Of the options it needs the
 /// job, the folders and what is said here; needs no LibTorch.
 RunResult run_hosted(const RunOptions& options, RankHost& host);
-/// What a rank of a hosted run does. `options`: as the program that hosts it has them; `task`: of
-/// the launcher.
+/// What a rank of a hosted run does. `options` are those of the program that hosts it, and `task`
+/// is the launcher's.
 void run_task(const RunOptions& options, RankContext& context, const std::string& task);
 
 /// The events a sink gets, as JSON objects with a field "event":

@@ -1,4 +1,4 @@
-// No step of a run is worth a folder that cannot be used again: what fails cleans up behind itself.
+// No step of a run is worth a folder that cannot be used again: what fails cleans up after itself.
 #include "train/run_folder.h"
 
 #include <fcntl.h>
@@ -131,7 +131,7 @@ Fd lock_run(const RunFolder& folder) {
 
 std::string checkpoint_of(const RunFolder& folder) {
   const std::string latest = latest_checkpoint(folder.checkpoints());
-  auto later = [&](const std::string& path) {  // names of higher steps are longer, or sort behind
+  auto later = [&](const std::string& path) {  // names of higher steps are longer, or sort later
     return path.size() != latest.size() ? path.size() > latest.size() : path > latest;
   };
   std::error_code error;

@@ -22,11 +22,11 @@ class Reporter;
 /// must outlive it.
 class Session {
  public:
-  /// `origin`: of the traces' times.
+  /// The traces' times count from `origin`.
   Session(const RunOptions& options, const RunFolder& folder, const Model& model, Trainer& trainer,
           Time origin, RankContext& context);
   ~Session();
-  /// Up to options.stop_at or train.steps, an early stop or a rank that was asked to stop.
+  /// Trains up to options.stop_at or train.steps, or until an early stop or a request to stop.
   /// Collective.
   void run();
 
@@ -43,7 +43,8 @@ class Session {
   void settle();
   void finish(double seconds);
   void hand_back(const std::string& hash);
-  /// For what takes rank 0 as long as it takes: a large state that is written, an evaluation.
+  /// How long the others wait for work of rank 0 that may take any time, such as writing a large
+  /// state.
   Patience patience() const { return context_.while_working(timeout_of(job_)); }
   void wait_for_all() { context_.rendezvous.exchange({}, patience()); }
   nlohmann::json seconds_by_kind() const;

@@ -32,19 +32,31 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context,
 
 Trainer::~Trainer() = default;
 
+EpochRun& Trainer::run() const {
+  TUTTI_CHECK(run_ != nullptr, "worker {} takes no part in an epoch", worker_.context.worker);
+  return *run_;
+}
+
+/// Runs what the members do together. A rank whose connections break in it goes on to another epoch,
+/// or ends: the others must not wait for it.
+template <class Collective>
+auto Trainer::together(Collective&& collective) {
+  try {
+    return collective();
+  } catch (const CommError&) {
+    worker_.context.failing();  // before others lose this rank
+    run().leave();
+    throw;
+  }
+}
+
 StepReport Trainer::step() {
   Clock& clock = worker_.context.clock;
   const Time begin = clock.now();
   const StepRequest request = request_after(worker_.job, worker_.progress);
-  StepVerdict verdict;
-  try {
-    verdict = run_->engine().run(request);
-  } catch (const CommError&) {
-    left_ = true;
-    worker_.context.failing();  // before others lose this rank
-    run_->leave();
-    throw;
-  }
+  left_ = true;
+  const StepVerdict verdict = together([&] { return run().engine().run(request); });
+  left_ = false;
   if (!verdict.finite && !may_skip(worker_.progress.scale, worker_.job.numerics))
     explain_nonfinite(request);
   worker_.progress = next_progress(worker_.job, worker_.progress, verdict.finite);
@@ -57,14 +69,19 @@ Metrics Trainer::evaluate() {
   const int64_t most =
       worker_.job.train.eval_batches * worker_.batch.lanes * worker_.batch.micro_batch_size;
   const Dataset& records = *worker_.data.held_out;
-  return tutti::evaluate(worker_.model, run_->engine(), records, std::min(most, records.size()),
-                         worker_.batch, worker_.job.train.seed, committed(), run_->channel());
+  return evaluate_records(records, std::min(most, records.size()));
 }
 
 Metrics Trainer::evaluate_test() {
   const Dataset& records = *worker_.data.test;
-  return tutti::evaluate(worker_.model, run_->engine(), records, records.size(), worker_.batch,
-                         worker_.job.train.seed, committed(), run_->channel());
+  return evaluate_records(records, records.size());
+}
+
+Metrics Trainer::evaluate_records(const Dataset& records, int64_t count) {
+  return together([&] {
+    return tutti::evaluate(worker_.model, run().engine(), records, count, worker_.batch,
+                           worker_.job.train.seed, committed(), run().channel());
+  });
 }
 
 Judgement Trainer::watch(double value) {
@@ -74,16 +91,23 @@ Judgement Trainer::watch(double value) {
   return judgement;
 }
 
+template <class Value>
+void Trainer::gather(const Value& mine, std::vector<Value>& all) {
+  together([&] {
+    run().channel().all_gather(std::as_bytes(std::span(&mine, 1)),
+                               std::as_writable_bytes(std::span(all)));
+  });
+}
+
 uint64_t Trainer::order_digest() {
-  const uint64_t mine = worker_.order_digest + run_->engine().order_digest();
-  std::vector<uint64_t> all(run_->context().size);
-  run_->channel().all_gather(std::as_bytes(std::span(&mine, 1)),
-                             std::as_writable_bytes(std::span(all)));
+  const uint64_t mine = worker_.order_digest + run().engine().order_digest();
+  std::vector<uint64_t> all(run().context().size);
+  gather(mine, all);
   return std::accumulate(all.begin(), all.end(), uint64_t{0});
 }
 
 std::function<State()> Trainer::state_beside() {
-  std::function<void()> copied = units().whole() ? run_->engine().copy_out() : nullptr;
+  std::function<void()> copied = units().whole() ? run().engine().copy_out() : nullptr;
   if (!copied) return nullptr;
   return [this, copied = std::move(copied), at = counters()] {
     copied();
@@ -99,25 +123,26 @@ bool Trainer::whole() const {
 }
 
 Collector& Trainer::state() {
-  if (const std::function<void()> copied = run_->engine().copy_out()) copied();
-  return run_->collector();
+  if (const std::function<void()> copied = run().engine().copy_out()) copied();
+  return run().collector();
 }
 
 std::string Trainer::save(const std::string& folder, const std::string& job_toml) {
-  return state().save(folder, counters(), job_toml);
+  return together([&] { return state().save(folder, counters(), job_toml); });
 }
 
-std::string Trainer::agreed_hash() { return state().hash(counters()); }
+std::string Trainer::agreed_hash() {
+  return together([&] { return state().hash(counters()); });
+}
 
 void Trainer::explain_nonfinite(const StepRequest& request) {
-  const RankContext& context = run_->context();
-  LoaderOptions options = run_->loader_options();
+  const RankContext& context = run().context();
+  LoaderOptions options = run().loader_options();
   options.depth = 1;
   Loader loader(options, context.clock, &context.control.cancel);
-  NonFinitePlace mine = run_->engine().search(request, loader);
+  const NonFinitePlace mine = together([&] { return run().engine().search(request, loader); });
   std::vector<NonFinitePlace> places(context.size);
-  run_->channel().all_gather(std::as_bytes(std::span(&mine, 1)),
-                             std::as_writable_bytes(std::span(places)));
+  gather(mine, places);
   // Steps are counted from 1 for people.
   throw Error(describe_nonfinite(places, committed() + 1, shape()));
 }

@@ -33,14 +33,13 @@ class Trainer {
   ~Trainer();
 
   /// Ends the epoch and begins the next one, in this process and with the same state. Collective
-  /// over the members of both. May be called between two steps, and after a CommError: then a step
-  /// that anybody knows to be committed is finished everywhere, and one that nobody does has left no
-  /// trace and is taken again. A worker that is no member of the next epoch is a spare: it may be
-  /// called in again.
-  /// Throws ConfigError on all of them where the model does not run on the layout: then nothing has
-  /// changed. After any other failure this worker still has its state, but nothing to take steps
-  /// with: it can only enter an epoch, by a number that is higher than that of the failed one.
-  /// CommError also says that some state was lost with a peer.
+  /// over all workers of the run, spares included. May be called between two steps, and after a
+  /// CommError: then a step that anybody knows to be committed is finished everywhere, and one that
+  /// nobody does has left no trace and is taken again. A worker that is no member of the next epoch
+  /// is a spare: it may be called in again. Throws ConfigError on all of them where the model does
+  /// not run on the layout: then nothing has changed. After any other failure this worker still has
+  /// its state, but nothing to take steps with: it can only enter an epoch, by a number that is
+  /// higher than that of the failed one. CommError also says that some state was lost with a peer.
   void enter(const Membership& next, const LayoutConfig& layout);
   /// Its number is that of the last epoch that this worker has tried to enter.
   const Membership& membership() const { return membership_; }
@@ -78,27 +77,34 @@ class Trainer {
   bool on_device() const { return worker_.on_device(); }
   const RankDevice* device() const { return worker_.device; }  ///< null: the host's cores
 
-  /// What belongs to the epoch. A spare has none of it.
-  Placement& placement() { return run_->engine(); }
-  RunnerOptions runner_options() const { return run_->engine().options(); }
-  const Plan& plan() const { return run_->plan(); }
-  const Program& program() const { return run_->program(); }
-  int64_t forecast_bytes() const { return run_->forecast_bytes(); }
-  const DeviceForecast& device_forecast() const { return run_->device_forecast(); }
-  const DeviceShare& device_share() const { return run_->device_share(); }
-  const Trace& trace() const { return run_->trace(); }
-  double traced_seconds() const { return run_->engine().traced_seconds(); }
-  Duration loader_stall() const { return run_->loader().stalled(); }
-  const Partition& partition() const { return run_->partition(); }
-  const Transport& transport() const { return run_->transport(); }
+  /// What belongs to the epoch. A spare has none of it, nor has a worker whose last epoch failed.
+  Placement& placement() { return run().engine(); }
+  RunnerOptions runner_options() const { return run().engine().options(); }
+  const Plan& plan() const { return run().plan(); }
+  const Program& program() const { return run().program(); }
+  int64_t forecast_bytes() const { return run().forecast_bytes(); }
+  const DeviceForecast& device_forecast() const { return run().device_forecast(); }
+  const DeviceShare& device_share() const { return run().device_share(); }
+  const Trace& trace() const { return run().trace(); }
+  double traced_seconds() const { return run().engine().traced_seconds(); }
+  Duration loader_stall() const { return run().loader().stalled(); }
+  const Partition& partition() const { return run().partition(); }
+  const Transport& transport() const { return run().transport(); }
 
  private:
-  void settle(Rendezvous& everybody);
+  EpochRun& run() const;
+  template <class Collective>
+  auto together(Collective&& collective);
+  template <class Value>
+  void gather(const Value& mine, std::vector<Value>& all);
+  Metrics evaluate_records(const Dataset& records, int64_t count);
+
+  void settle(Rendezvous& meeting);
   void finish(const Decision& decision);
   std::vector<StatePiece> given_pieces() const;
-  void take_over(const Membership& both, const LayoutConfig& layout, Rendezvous& everybody,
+  void take_over(const Membership& all, const LayoutConfig& layout, Rendezvous& meeting,
                  const HeldState& held);
-  void share_digests(const Membership& next, Rendezvous& everybody);
+  void share_digests(const Membership& next, Rendezvous& meeting);
   /// As it is now, wherever it is.
   Collector& state();
   StateCounters counters() const { return counters_of(worker_.job, worker_.progress); }

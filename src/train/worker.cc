@@ -1,3 +1,5 @@
+// Opens the data over the launcher's rendezvous, since no transport exists yet, and describes the
+// model.
 #include "train/worker.h"
 
 #include "data/core/resample.h"

@@ -1,6 +1,6 @@
 // One run over several epochs in the same processes: memberships and layouts change between two
-// steps, and connections break in the middle of one. The state is that of one rank that never
-// stopped.
+// steps, and connections break in the middle of one or between two. The state is that of one rank
+// that never stopped.
 #include <gtest/gtest.h>
 
 #include "config/model_rules.h"
@@ -205,6 +205,142 @@ TEST_P(Epochs, OneThatFailsOnTheWayKeepsTheStateForAnother) {
   EXPECT_EQ(end, never_changed(""));
 }
 
+TEST_P(Epochs, OneThatFailsWhileThereIsASpareIsFollowedByOneThatCallsItIn) {
+  const Job job = job_of(fmt::format("ranks=4 zero=3 {}", GetParam()));
+  const std::string end = run_of(job, [&](RankContext& context) {
+    const Model model = make_model(job);
+    int made = 0;
+    const auto wrap = [&](std::unique_ptr<Transport> inner) {
+      if (++made == 3 && context.worker == 1) throw Error("worker 1 has no connection");
+      return inner;
+    };
+    Trainer trainer(job, model, context, "", {}, nullptr, wrap);
+    const auto enter = [&](std::vector<int> members) {
+      const Job placed = job_of(fmt::format("ranks={} {}", members.size(), GetParam()));
+      trainer.enter(next_epoch(trainer.membership(), std::move(members), context.worker),
+                    placed.layout);
+    };
+    for (int s = 0; s < 2; ++s) trainer.step();
+    enter({0, 1, 2});
+    for (int s = 0; s < 2 && trainer.membership().takes_part(); ++s) trainer.step();
+
+    // Also the spare hears that nobody has begun: it goes on to the same epoch as the others.
+    bool failed = false;
+    try {
+      enter({0, 1});
+    } catch (const Error&) {
+      failed = true;
+    }
+    expect(failed, "no epoch failed");
+    enter({3, 0});
+    while (trainer.membership().takes_part() && trainer.committed() < 8) trainer.step();
+    if (!trainer.membership().takes_part()) return;
+    const std::string text = ending(trainer);
+    if (trainer.membership().rank == 0) hand_back(context, text);
+  });
+  EXPECT_EQ(end, never_changed(""));
+}
+
+TEST(Epochs, KeepTheKindOfWorkersThatTheRunBeganWith) {
+  const Job job = job_of("ranks=2 workers=process transport=shm");
+  const Job other = job_of("ranks=2 workers=thread transport=inproc");
+  const std::string end = run_of(job, [&](RankContext& context) {
+    const Model model = make_model(job);
+    Trainer trainer(job, model, context, "");
+    std::string refusal;
+    try {
+      trainer.enter(next_epoch(trainer.membership(), {0, 1}, context.worker), other.layout);
+    } catch (const ConfigError& error) {
+      refusal = error.what();
+    }
+    expect(refusal.find("layout.workers = \"thread\"") != std::string::npos, refusal);
+    while (trainer.committed() < 8) trainer.step();
+    const std::string text = ending(trainer);
+    if (trainer.membership().rank == 0) hand_back(context, text);
+  });
+  EXPECT_EQ(end, never_changed(""));
+}
+
+TEST_P(Epochs, ARankThatIsCutBetweenStepsKeepsNobodyWaiting) {
+  const Job job = job_of(fmt::format("ranks=4 {}", GetParam()));
+  Cut* cut = shared_cut();
+  cut->rank = 2;
+  cut->channel = kMainChannel;
+  cut->vote = 2;  // the first two calls there begin the epoch
+  cut->told = false;
+  const auto wrap = [cut](std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+    return std::make_unique<CutTransport>(std::move(inner), *cut);
+  };
+  const std::string end = run_of(job, [&](RankContext& context) {
+    const Model model = make_model(job);
+    Trainer trainer(job, model, context, "", {}, nullptr, wrap);
+    for (int s = 0; s < 3; ++s) trainer.step();
+    std::string reason;
+    try {
+      trainer.agreed_hash();
+    } catch (const CommError& error) {
+      reason = error.what();
+    }
+    expect(!reason.empty() && reason.find("timed out") == std::string::npos,
+           "nobody told the others: " + reason);
+
+    const Job placed = job_of(fmt::format("ranks=3 {}", GetParam()));
+    trainer.enter(next_epoch(trainer.membership(), {1, 3, 2}, context.worker), placed.layout);
+    expect(trainer.committed() == 3, "a step was lost");
+    while (trainer.membership().takes_part() && trainer.committed() < 8) trainer.step();
+    if (!trainer.membership().takes_part()) return;
+    const std::string text = ending(trainer);
+    if (trainer.membership().rank == 0) hand_back(context, text);
+  });
+  EXPECT_EQ(cut->cuts.load(), 1);
+  ::munmap(cut, sizeof(Cut));
+  EXPECT_EQ(end, never_changed(""));
+}
+
+/// Keeps a core busy for a while, as a user's own data set may.
+void work_for(Duration time, const Clock& clock) {
+  for (const Deadline end = clock.after(time); !clock.passed(end);) {
+  }
+}
+
+TEST_P(Epochs, WaitBetweenStepsForARankThatWorksLongerThanTheTimeOut) {
+  const Job job = job_of(fmt::format("ranks=2 pipeline=2 timeout=1 {}", GetParam()));
+  run_of(job, [&](RankContext& context) {
+    const Model model = make_model(job);
+    Trainer trainer(job, model, context, "");
+    trainer.step();
+    // The second stage waits for a message of the evaluation, then the first one for a sum after it.
+    if (context.rank == 0) work_for(std::chrono::milliseconds(1500), context.clock);
+    trainer.evaluate();
+    if (context.rank == 1) work_for(std::chrono::milliseconds(1500), context.clock);
+    trainer.agreed_hash();
+  });
+}
+
+TEST_P(Epochs, GiveUpARankThatDoesNothingBetweenSteps) {
+  const Job job = job_of(fmt::format("ranks=2 timeout=1 {}", GetParam()));
+  Cut* shared = shared_cut();
+  const std::string reason = run_of(job, [&](RankContext& context) {
+    const Model model = make_model(job);
+    Trainer trainer(job, model, context, "");
+    trainer.step();
+    if (context.rank == 1) {
+      Signal given_up;
+      const auto seen = [&] { return shared->seen.load() != 0; };
+      context.clock.wait(given_up, seen, context.clock.after(std::chrono::minutes(1)), nullptr);
+      return;
+    }
+    try {
+      trainer.agreed_hash();
+    } catch (const CommError& error) {
+      hand_back(context, error.what());
+    }
+    shared->seen.store(1);
+  });
+  EXPECT_NE(reason.find("timed out"), std::string::npos) << reason;
+  ::munmap(shared, sizeof(Cut));
+}
+
 /// Takes 8 steps on 4 ranks, in the middle of which the connections of one rank break; `next` is
 /// where it goes on.
 std::string cut_in_the_middle(const std::string& settings, bool after, const Stretch& next) {
@@ -260,6 +396,12 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
+/// What an epoch after a cut is run by: the workers stay what they are.
+std::string workers_of(const std::string& settings) {
+  return settings.find("workers=thread") == std::string::npos ? "transport=shm "
+                                                              : "workers=thread transport=inproc ";
+}
+
 std::string job_keys(const std::string& settings) {
   std::string keys;
   std::istringstream words(settings);
@@ -271,14 +413,14 @@ std::string job_keys(const std::string& settings) {
 TEST_P(CutEpochs, BeforeTheVoteTheStepIsTakenAgain) {
   const std::string keys = job_keys(GetParam());
   const std::string end =
-      cut_in_the_middle(GetParam(), false, {{0, 1, 2}, keys + "transport=shm", 0});
+      cut_in_the_middle(GetParam(), false, {{0, 1, 2}, keys + workers_of(GetParam()), 0});
   EXPECT_EQ(end, never_changed(keys));
 }
 
 TEST_P(CutEpochs, AfterTheVoteTheStepIsFinishedByAll) {
   const std::string keys = job_keys(GetParam());
-  const std::string end =
-      cut_in_the_middle(GetParam(), true, {{1, 2, 3, 0}, keys + "transport=shm zero=2", 0});
+  const std::string end = cut_in_the_middle(
+      GetParam(), true, {{1, 2, 3, 0}, keys + workers_of(GetParam()) + "zero=2", 0});
   EXPECT_EQ(end, never_changed(keys));
 }
 

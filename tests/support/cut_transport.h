@@ -55,7 +55,8 @@ class CutTransport final : public Transport {
     if (vote && mine() && cut_.after) {
       // The others have seen this rank's vote, which has left by itself.
       SystemClock clock;
-      while (cut_.seen.load() < size() - 1 && !clock.passed(patience.deadline()))
+      while (cut_.seen.load() < size() - 1 &&
+             (!clock.passed(patience.deadline()) || patience.extend()))
         clock.sleep(std::chrono::milliseconds(1), nullptr);
       break_off("after its vote");
     }
@@ -66,9 +67,9 @@ class CutTransport final : public Transport {
   std::shared_ptr<Window> held_window() override { return inner_->held_window(); }
   std::span<const std::byte> window_of(int peer) const override { return inner_->window_of(peer); }
   void raise(int index, uint64_t value) override { inner_->raise(index, value); }
-  void await(int peer, int index, uint64_t value, Deadline deadline,
+  void await(int peer, int index, uint64_t value, Patience patience,
              std::string_view what) override {
-    inner_->await(peer, index, value, deadline, what);
+    inner_->await(peer, index, value, std::move(patience), what);
   }
   void leave() override { inner_->leave(); }
   uint64_t sent_bytes(int peer) const override { return inner_->sent_bytes(peer); }

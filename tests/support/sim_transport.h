@@ -142,7 +142,7 @@ class SimTransport final : public Transport {
     return bytes_of(*network_.ranks_[peer]);
   }
   void raise(int index, uint64_t value) override;
-  void await(int peer, int index, uint64_t value, Deadline deadline,
+  void await(int peer, int index, uint64_t value, Patience patience,
              std::string_view what) override;
 
   uint64_t sent_bytes(int peer) const override { return me().sent_bytes[peer]; }
@@ -306,8 +306,7 @@ inline void SimTransport::wait_for(FunctionRef<Look()> look, Patience patience,
       std::lock_guard lock(network_.mutex_);
       seen = broken_ ? Look{.reason = "the transport has failed before"} : look();
       if (seen.done) return;
-      const bool late =
-          network_.scheduler_.now() >= patience.deadline().at && !patience.extend();
+      const bool late = network_.scheduler_.now() >= patience.deadline().at && !patience.extend();
       if (seen.reason.empty() && (late || result == WaitResult::kCancelled)) {
         seen.reason = describe_end(late ? WaitResult::kTimedOut : result, network_.cancel_);
       }
@@ -352,7 +351,7 @@ inline void SimTransport::raise(int index, uint64_t value) {
   network_.changed_all();
 }
 
-inline void SimTransport::await(int peer, int index, uint64_t value, Deadline deadline,
+inline void SimTransport::await(int peer, int index, uint64_t value, Patience patience,
                                 std::string_view what) {
   const auto raised = [&]() -> Look {
     SimNetwork::Rank& owner = *network_.ranks_[peer];
@@ -362,7 +361,7 @@ inline void SimTransport::await(int peer, int index, uint64_t value, Deadline de
     if (owner.left) return {.reason = fmt::format("rank {} has left", peer)};
     return {.again = cut};
   };
-  wait_for(raised, deadline,
+  wait_for(raised, std::move(patience),
            {.rank = rank_,
             .operation = std::string(what),
             .peer = peer,

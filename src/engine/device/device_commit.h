@@ -20,7 +20,7 @@
 
 namespace tutti {
 
-/// A list of chunks in the memory of the device.
+/// A list of parameter chunks in the memory of the device.
 struct ChunkList {
   const StateChunk* chunks = nullptr;
   int64_t count = 0;

@@ -94,17 +94,18 @@ DeviceGroups::DeviceGroups(const EngineParts& parts, const RankDevice& device) {
     if (link.from == rank) make();
 
   // Everybody learns all ids.
-  const Deadline deadline = parts.context.clock.after(timeout_of(parts.training.job));
+  const Duration timeout = timeout_of(parts.training.job);
   std::vector<std::vector<std::string>> ids;
-  for (const Card& card : parts.context.rendezvous.exchange({.bytes = packed(made)}, deadline))
+  for (const Card& card : parts.context.rendezvous.exchange({.bytes = packed(made)},
+                                                            parts.context.while_working(timeout)))
     ids.push_back(unpacked(card.bytes));
 
   // Joining is collective in each group. All ranks go through their groups in the same order, so no
   // two wait for each other in different ones.
   const auto join = [&](int member, int members, const std::string& id, int blocks) {
     options.rank = member, options.size = members, options.id = id, options.blocks = blocks;
-    return library.join(*device.device, options, parts.context.clock, deadline,
-                        &parts.context.control.cancel);
+    return library.join(*device.device, options, parts.context.clock,
+                        parts.context.clock.after(timeout), &parts.context.control.cancel);
   };
   world_ = join(rank, size, ids[0].at(0), kMeetingBlocks);
   if (shared) shared_ = join(rank, size, ids[0].at(1), kMeetingBlocks);

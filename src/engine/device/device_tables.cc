@@ -1,5 +1,5 @@
-// Every rank lists the chunks of all units, not only those it holds, so a chunk has the same place
-// among the votes everywhere.
+// Every rank lists the parameter chunks of all units, not only those it holds, so a chunk has the
+// same place among the votes everywhere.
 #include "engine/device/device_tables.h"
 
 namespace tutti {

@@ -1,6 +1,6 @@
-// What the kernels of a device look up in a step: the chunks of every unit, and where their squares
-// are stored among the votes. They are pure functions of the model's shape and the rules; the
-// engine copies them to the device once.
+// What the kernels of a device look up in a step: the parameter chunks of every unit, and where
+// their squares are stored among the votes. They are pure functions of the model's shape and the
+// rules; the engine copies them to the device once.
 #pragma once
 
 #include <vector>

@@ -15,7 +15,7 @@ struct DeviceForecast {
   MemoryForecast plan;    ///< parameters, gradients, moments, saved, borders, work, as on the host
   int64_t low = 0;        ///< copies of the parameters in 16 bits
   int64_t messages = 0;   ///< what other ranks send
-  int64_t input = 0;      ///< micro-batches: the place where a step reads them, and two stages
+  int64_t input = 0;      ///< micro-batches: where a step reads them, and two staging buffers
   int64_t captured = 0;   ///< temporaries of the captured step, apart from those of the others
   int64_t libraries = 0;  ///< the driver's and the libraries' own, and small tables
   int64_t total() const { return plan.total() + low + messages + input + captured + libraries; }

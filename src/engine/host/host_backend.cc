@@ -202,7 +202,7 @@ Handlers HostBackend::step_handlers() {
   set(Op::kNorm, [this](const Instruction& i, uint64_t) { norm(i); });
   set(Op::kVote, [this](const Instruction& i, uint64_t) { commit_.vote(steps_.travel.meet(i)); });
   set(Op::kUpdate, [this](const Instruction& i, uint64_t) { update(i); });
-  // Of a step that is repeated nobody has borrowed anything: it was not committed.
+  // Nobody has borrowed anything of a step that is repeated, since it was not committed.
   set(Op::kAcquire, [this](const Instruction& i, uint64_t run) {
     if (!repeating_) lending_.acquire(i.parcel, run, deadline());
   });
@@ -213,8 +213,8 @@ Handlers HostBackend::step_handlers() {
 
 StepVerdict HostBackend::run(const StepRequest& request) {
   step_ = request.step;
-  // Not at the first Load: a rank that idles comes to it after meetings in which the others wait
-  // for it.
+  // The loader begins here and not at the first Load: a rank that idles comes to that after
+  // meetings in which the others wait for it.
   loader_->begin(step_);
   steps_.travel.begin(step_);
   forward_.travel.begin(step_);

@@ -1,3 +1,5 @@
+// Collects losses and squares from all queues, votes, and derives the scalars of the update from
+// the merged record. The vote's bytes are kept, so that another rank can adopt them.
 #include "engine/host/host_commit.h"
 
 #include <algorithm>

@@ -25,14 +25,16 @@ class HostCommit {
   StepVerdict run(const StepRequest& request, const std::function<void()>& step);
 
   void count_loss(const Loss& loss);
-  /// Counts the squares of a chunk of the unit's reduced gradient. Any thread may call it.
+  /// Counts the squares of a parameter chunk of the unit's reduced gradient. Any thread may call
+  /// it.
   void count_squares(int unit, const float* gradient, int64_t size);
   /// After it every rank knows the same norm, loss and decision; one that is not finite ends the
   /// step. Collective.
   void vote(const std::function<void()>& begun);
   /// What a vote that has ended came to, for adopt() on another rank.
   const Decision& decided() const { return decided_; }
-  /// As if the vote of this step had ended here as the decision says; what step() would have said.
+  /// Takes the decision over as if this step's vote had ended with it on this rank, and returns
+  /// what run() would have returned.
   StepVerdict adopt(const StepRequest& request, const Decision& decision);
   /// What the unit's update is computed with.
   StepScalars scalars(int unit) const;

@@ -1,3 +1,5 @@
+// Every instruction that moves something has an object that knows all its addresses, made once and
+// found by the instruction's id. Queues run at the same time, so each has scratch of its own.
 #include "engine/host/host_travel.h"
 
 #include <algorithm>
@@ -95,7 +97,7 @@ void HostTravel::set(Handlers& on) {
   const auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
   set(Op::kReduce, [this](const Instruction& i, uint64_t run) {
     const std::function<void()> hear = call_roll(i);
-    sums_.at(i.id)->run(run, deadline(), hear);
+    sums_.at(i.id)->run(run, patience(), hear);
   });
   set(Op::kGather, [this](const Instruction& i, uint64_t run) { gather(i, run); });
   set(Op::kExchange, [this](const Instruction& i, uint64_t run) { exchange(i, run); });
@@ -106,7 +108,7 @@ void HostTravel::set(Handlers& on) {
 }
 
 void HostTravel::refresh() {
-  for (uint32_t id : refreshes_) copies_.at(id)->run(0, deadline());
+  for (uint32_t id : refreshes_) copies_.at(id)->run(0, patience());
 }
 
 /// Run r of the program reads parameters after r updates, or after r + 1 if it comes after the
@@ -114,7 +116,7 @@ void HostTravel::refresh() {
 void HostTravel::gather(const Instruction& i, uint64_t run) {
   std::function<void()> hear = call_roll(i);
   if (repeats_.contains(i.id)) hear = {};  // the next one on its way does
-  copies_.at(i.id)->run(refreshes_.contains(i.id) ? run + 1 : run, deadline(), hear);
+  copies_.at(i.id)->run(refreshes_.contains(i.id) ? run + 1 : run, patience(), hear);
 }
 
 void HostTravel::exchange(const Instruction& i, uint64_t run) {
@@ -125,7 +127,7 @@ void HostTravel::exchange(const Instruction& i, uint64_t run) {
     std::vector<const std::byte*> parts;
     for (int b : i.flow.in) parts.push_back(memory(b));
     return exchange.gather(parts, static_cast<size_t>(bytes), memory(i.flow.out[0]), run,
-                           deadline(), hear);
+                           patience(), hear);
   }
 
   // A scatter adds up in its inputs, and what arrives of other ranks waits in the scratch that the
@@ -136,7 +138,7 @@ void HostTravel::exchange(const Instruction& i, uint64_t run) {
   std::span<std::byte> scratch;
   if (i.flow.work >= 0)
     scratch = {memory(i.flow.work), static_cast<size_t>(program_.buffers[i.flow.work].bytes)};
-  exchange.scatter(sums, bytes / static_cast<int64_t>(sizeof(float)), parts, run, deadline(),
+  exchange.scatter(sums, bytes / static_cast<int64_t>(sizeof(float)), parts, run, patience(),
                    scratch, hear);
 }
 
@@ -153,7 +155,7 @@ void HostTravel::message(const Instruction& i, uint64_t run) {
       posted.recv(i.peer, tag, bytes);
     }
     hear();
-    posted.wait_all(deadline());
+    posted.wait_all(patience());
   });
 }
 
@@ -173,8 +175,8 @@ void HostTravel::fetch_or_evict(const Instruction& i) {
 
 std::function<void()> HostTravel::call_roll(const Instruction& i) {
   // Hearing waits for the others, so it comes once all that this rank gives is on its way.
-  roll_call_.tell(i, static_cast<uint64_t>(step_) + 1, deadline());
-  return [this, &i] { roll_call_.hear(i, deadline()); };
+  roll_call_.tell(i, static_cast<uint64_t>(step_) + 1, patience());
+  return [this, &i] { roll_call_.hear(i, patience()); };
 }
 
 }  // namespace tutti

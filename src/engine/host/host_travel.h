@@ -21,10 +21,10 @@ namespace tutti {
 
 /// Whether every rank's window can be read.
 bool reaches_all(const Transport& transport);
-/// What the rank's transfers hold for messages besides the program's buffers.
+/// Bytes that the rank's transfers hold for messages, in addition to the program's buffers.
 int64_t message_bytes(const Plan& plan, int rank, bool windows);
 
-/// Of one of a rank's two programs: of steps, or of evaluation.
+/// What moves in one of a rank's two programs, that of steps or that of evaluation.
 class HostTravel {
  public:
   /// All arguments must outlive it.
@@ -32,11 +32,11 @@ class HostTravel {
 
   /// Handlers of what travels.
   void set(Handlers& on);
-  /// What follows belongs to this step.
+  /// Everything that is called from here on belongs to this step.
   void begin(int64_t step) { step_ = step; }
   /// The roll call of what meets elsewhere: tells now, and hears when what is returned is called.
   std::function<void()> meet(const Instruction& i) { return call_roll(i); }
-  /// The Gathers that come after an Update, as if there had been one. Collective.
+  /// Runs the Gathers that come after an Update, as if there had been one. Collective.
   void refresh();
   /// Throws what the roll call has found, if it has, where a transfer has failed.
   void rethrow() const { roll_call_.rethrow(); }
@@ -54,7 +54,12 @@ class HostTravel {
   std::function<void()> call_roll(const Instruction& i);
   std::byte* memory(int buffer) const { return p_.state.memory->of(which_, buffer); }
   float* floats(int buffer) const { return reinterpret_cast<float*>(memory(buffer)); }
-  Deadline deadline() const { return p_.context.clock.after(timeout_); }
+  /// In a step everybody has something to do at the same time. Before an evaluation's micro-batch a
+  /// rank may read data for as long as it takes.
+  Patience patience() const {
+    if (which_ == Which::kEvaluation) return p_.context.while_working(timeout_);
+    return p_.context.clock.after(timeout_);
+  }
 
   const EngineParts& p_;
   const Station& station_;

@@ -104,12 +104,16 @@ FrameProgress FrameWriter::write(int socket) {
                            static_cast<uint32_t>(frame.fds.size()),
                            static_cast<uint32_t>(frame.group.size()),
                            frame.bytes.size()};
+
+    // One call sends head, group and bytes from where they are.
     iovec parts[3] = {{&head, sizeof(head)},
                       {const_cast<char*>(frame.group.data()), frame.group.size()},
                       {const_cast<char*>(frame.bytes.data()), frame.bytes.size()}};
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = 3;
+
+    // Descriptors travel with the first byte of their frame, so only once.
     alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
     if (done_ == 0 && !frame.fds.empty()) {
       message.msg_control = control;
@@ -124,6 +128,7 @@ FrameProgress FrameWriter::write(int socket) {
       }
     }
 
+    // What an earlier call has sent already is skipped.
     size_t skip = done_;
     for (iovec& part : parts) {
       const size_t n = std::min(skip, part.iov_len);
@@ -132,6 +137,7 @@ FrameProgress FrameWriter::write(int socket) {
       skip -= n;
     }
 
+    // A socket that takes no more now keeps the rest of the frame for later.
     const ssize_t n = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0) return would_block() ? FrameProgress::kBlocked : FrameProgress::kClosed;
     done_ += static_cast<size_t>(n);

@@ -1,3 +1,5 @@
+// A group travels as its epoch and the numbers of its members. Both ends are on one host, so the
+// bytes are those in memory.
 #include "net/rendezvous/rendezvous_frames.h"
 
 #include <cstring>

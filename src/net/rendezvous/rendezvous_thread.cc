@@ -48,12 +48,15 @@ struct ThreadRendezvous::Impl {
 
   /// Returns the number of the round.
   uint64_t hand_in(const Group& group, int rank, const Card& mine) {
+    // Every rank closes its own descriptors, so what is handed in are duplicates.
     std::vector<Fd> owned;
     Card card = mine;
     for (int& fd : card.fds) {
       fd = duplicate(fd);
       owned.emplace_back(fd);
     }
+
+    // Ranks call equally often, so a rank's n-th card belongs to the n-th round.
     uint64_t number = 0;
     {
       std::lock_guard lock(mutex);
@@ -122,6 +125,8 @@ class View : public Rendezvous {
       result = impl_->clock.wait(impl_->signal, ready, patience.deadline(), impl_->cancel);
     } while (result == WaitResult::kTimedOut && patience.extend());
     if (result == WaitResult::kReady && deserter < 0) return impl_->take(group_, number);
+
+    // The cause is what ended the wait: the deadline, the cancel, or a rank that never comes.
     CommFailure failure{.rank = rank_,
                         .operation = "rendezvous",
                         .peer = deserter,

@@ -93,7 +93,7 @@ class Inproc final : public Transport {
     return members_[peer]->window->bytes();
   }
   void raise(int index, uint64_t value) override { raise_flag(clock_, me().flags[index], value); }
-  void await(int peer, int index, uint64_t value, Deadline deadline,
+  void await(int peer, int index, uint64_t value, Patience patience,
              std::string_view what) override;
 
   uint64_t sent_bytes(int peer) const override {
@@ -302,13 +302,16 @@ void Inproc::release_all(const std::string& reason) {
   clock_.notify(me().signal);
 }
 
-void Inproc::await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what) {
+void Inproc::await(int peer, int index, uint64_t value, Patience patience, std::string_view what) {
   const Time start = clock_.now();
   Member& owner = *members_[peer];
   Flag& flag = owner.flags[index];
   auto raised = [&] { return flag.value.load(std::memory_order_acquire) >= value; };
   auto ready = [&] { return raised() || owner.left.load() || broken_.load(); };
-  const WaitResult result = clock_.wait(flag.signal, ready, deadline, cancel_);
+  WaitResult result;
+  do {
+    result = clock_.wait(flag.signal, ready, patience.deadline(), cancel_);
+  } while (result == WaitResult::kTimedOut && patience.extend());
 
   // `left` is read before the counter: what the owner raised before it left still counts.
   const bool left = owner.left.load();
@@ -332,14 +335,14 @@ void Inproc::await(int peer, int index, uint64_t value, Deadline deadline, std::
 }  // namespace
 
 std::unique_ptr<Transport> make_inproc(const TransportOptions& options, Rendezvous& rendezvous,
-                                       Clock& clock, const Cancel* cancel, Deadline deadline) {
+                                       Clock& clock, const Cancel* cancel, Patience patience) {
   const int rank = rendezvous.rank(), size = rendezvous.size();
   auto mine = std::make_shared<Member>(size, window_for(options.window, options.window_bytes, false,
                                                         fmt::format("window of rank {}", rank)));
 
   // The cards carry the members themselves: all ranks share one process.
   std::vector<std::shared_ptr<Member>> members;
-  for (Card& card : rendezvous.exchange({.object = mine}, deadline)) {
+  for (Card& card : rendezvous.exchange({.object = mine}, std::move(patience))) {
     members.push_back(std::static_pointer_cast<Member>(card.object));
   }
 

@@ -9,6 +9,6 @@
 namespace tutti {
 
 std::unique_ptr<Transport> make_inproc(const TransportOptions& options, Rendezvous& rendezvous,
-                                       Clock& clock, const Cancel* cancel, Deadline deadline);
+                                       Clock& clock, const Cancel* cancel, Patience patience);
 
 }  // namespace tutti

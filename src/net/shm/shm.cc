@@ -89,7 +89,7 @@ class Shm final : public Streamed {
   std::shared_ptr<Window> held_window() override { return window_; }
   std::span<const std::byte> window_of(int peer) const override { return ranks_[peer].window; }
   void raise(int index, uint64_t value) override { raise_flag(clock_, me().flags[index], value); }
-  void await(int peer, int index, uint64_t value, Deadline deadline,
+  void await(int peer, int index, uint64_t value, Patience patience,
              std::string_view what) override;
 
  protected:
@@ -238,7 +238,7 @@ void Shm::progress() {
   if (ended) clock_.notify(signal());  // another thread may wait for what has ended here
 }
 
-void Shm::await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what) {
+void Shm::await(int peer, int index, uint64_t value, Patience patience, std::string_view what) {
   TUTTI_CHECK(ranks_[peer].reachable(), "rank {} is on another host: no flag for {}", peer, what);
   Control& owner = ranks_[peer].control();
   Flag& flag = owner.flags[index];
@@ -251,9 +251,9 @@ void Shm::await(int peer, int index, uint64_t value, Deadline deadline, std::str
     // Messages are moved on meanwhile, so that a peer that sends before it raises its
     // counter gets there. This thread does not sleep on the bell, hence the short
     // slices while something is posted.
-    Deadline slice = deadline;
+    Deadline slice = patience.deadline();
     const bool sliced = outstanding_.load(std::memory_order_relaxed) > 0;
-    if (sliced) slice.at = std::min(deadline.at, clock_.after(std::chrono::milliseconds(1)).at);
+    if (sliced) slice.at = std::min(slice.at, clock_.after(std::chrono::milliseconds(1)).at);
     auto ready = [&] { return raised() || owner.left.load() != 0 || broken_ || work(); };
     const WaitResult result = clock_.wait(flag.signal, ready, slice, cancel_);
 
@@ -265,7 +265,7 @@ void Shm::await(int peer, int index, uint64_t value, Deadline deadline, std::str
     // A later reason replaces an earlier one: a cancel is the cause of a broken transport, and that
     // of a peer that has left.
     std::string reason;
-    if (clock_.passed(deadline)) reason = "timed out";
+    if (clock_.passed(patience.deadline()) && !patience.extend()) reason = "timed out";
     if (left) reason = fmt::format("rank {} has left", peer);
     if (broken_) reason = failed_before();
     if (cancel_ != nullptr && cancel_->cancelled()) reason = cancel_->reason();
@@ -292,7 +292,7 @@ void close_all(std::vector<Card>& deck) {
 
 std::unique_ptr<Streamed> make_shm(const TransportOptions& options, const Epoch& epoch,
                                    Rendezvous& rendezvous, Clock& clock, const Cancel* cancel,
-                                   Deadline deadline) {
+                                   Patience patience) {
   const int rank = rendezvous.rank(), size = rendezvous.size();
   const size_t control_size = control_bytes(size);
 
@@ -307,7 +307,7 @@ std::unique_ptr<Streamed> make_shm(const TransportOptions& options, const Epoch&
   // open it.
   Card mine{.bytes = std::to_string(options.window_bytes), .fds = {control.fd.get()}};
   if (window->fd()) mine.fds.push_back(window->fd().get());
-  std::vector<Card> deck = rendezvous.exchange(mine, deadline);
+  std::vector<Card> deck = rendezvous.exchange(mine, std::move(patience));
 
   // Mappings outlive their descriptors, so all descriptors of the deck are closed once everything
   // is mapped, or at the first failure.

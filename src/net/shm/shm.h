@@ -13,6 +13,6 @@ namespace tutti {
 /// Reaches the ranks of `options.hosts` that are on my host.
 std::unique_ptr<Streamed> make_shm(const TransportOptions& options, const Epoch& epoch,
                                    Rendezvous& rendezvous, Clock& clock, const Cancel* cancel,
-                                   Deadline deadline);
+                                   Patience patience);
 
 }  // namespace tutti

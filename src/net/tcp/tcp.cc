@@ -456,8 +456,9 @@ void Tcp::give_up_closing() {
 
 std::unique_ptr<Streamed> make_tcp(const TransportOptions& options, const Epoch& epoch,
                                    const std::vector<bool>& reach, Rendezvous& rendezvous,
-                                   Clock& clock, const Cancel* cancel, Deadline deadline) {
-  TcpSockets links = connect_all(options, epoch, reach, rendezvous, clock, cancel, deadline);
+                                   Clock& clock, const Cancel* cancel, Patience patience) {
+  TcpSockets links =
+      connect_all(options, epoch, reach, rendezvous, clock, cancel, std::move(patience));
   return std::make_unique<Tcp>(rendezvous.rank(), std::move(links), epoch, clock, cancel);
 }
 

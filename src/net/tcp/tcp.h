@@ -14,6 +14,6 @@ namespace tutti {
 /// Reaches every rank r for which reach[r] is true.
 std::unique_ptr<Streamed> make_tcp(const TransportOptions& options, const Epoch& epoch,
                                    const std::vector<bool>& reach, Rendezvous& rendezvous,
-                                   Clock& clock, const Cancel* cancel, Deadline deadline);
+                                   Clock& clock, const Cancel* cancel, Patience patience);
 
 }  // namespace tutti

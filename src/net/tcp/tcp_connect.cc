@@ -106,7 +106,7 @@ struct Candidate {
 class Connector {
  public:
   Connector(const TransportOptions& options, const Epoch& epoch, const std::vector<bool>& reach,
-            Rendezvous& rendezvous, Clock& clock, const Cancel* cancel, Deadline deadline)
+            Rendezvous& rendezvous, Clock& clock, const Cancel* cancel, Patience patience)
       : options_(options),
         epoch_(epoch),
         reach_(reach),
@@ -114,7 +114,7 @@ class Connector {
         rank_(rendezvous.rank()),
         clock_(clock),
         cancel_(cancel),
-        deadline_(deadline),
+        patience_(std::move(patience)),
         epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
     if (!epoll_) throw_errno("epoll_create", "tcp");
   }
@@ -140,7 +140,9 @@ class Connector {
   const int rank_;
   Clock& clock_;
   const Cancel* const cancel_;
-  const Deadline deadline_;
+  const Patience patience_;
+  // Of the connections: strangers that keep this rank busy do not lengthen it.
+  Deadline deadline_;
   const Time start_ = clock_.now();
   Fd epoll_, listener_;
   std::list<Candidate> candidates_;
@@ -354,7 +356,8 @@ TcpSockets Connector::run() {
   // Everybody listens before anybody learns where, so nobody dials in vain.
   listener_ = listen_on(options_.address, options_.port == 0 ? 0 : options_.port + rank_);
   deck_ = rendezvous_.exchange(
-      {.bytes = fmt::format("{} {}", options_.address, port_of(listener_.get()))}, deadline_);
+      {.bytes = fmt::format("{} {}", options_.address, port_of(listener_.get()))}, patience_);
+  deadline_ = patience_.strict();
   watch(listener_.get(), EPOLLIN, nullptr);
 
   // The higher rank of a pair dials: each connection is made once, and no two cross.
@@ -392,8 +395,8 @@ TcpSockets Connector::run() {
 
 TcpSockets connect_all(const TransportOptions& options, const Epoch& epoch,
                        const std::vector<bool>& reach, Rendezvous& rendezvous, Clock& clock,
-                       const Cancel* cancel, Deadline deadline) {
-  return Connector(options, epoch, reach, rendezvous, clock, cancel, deadline).run();
+                       const Cancel* cancel, Patience patience) {
+  return Connector(options, epoch, reach, rendezvous, clock, cancel, std::move(patience)).run();
 }
 
 }  // namespace tutti

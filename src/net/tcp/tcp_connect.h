@@ -19,6 +19,6 @@ struct TcpSockets {
 /// call it.
 TcpSockets connect_all(const TransportOptions& options, const Epoch& epoch,
                        const std::vector<bool>& reach, Rendezvous& rendezvous, Clock& clock,
-                       const Cancel* cancel, Deadline deadline);
+                       const Cancel* cancel, Patience patience);
 
 }  // namespace tutti

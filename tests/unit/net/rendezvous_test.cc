@@ -88,6 +88,26 @@ TEST_P(RendezvousOf, TellsOfARankThatLeft) {
   });
 }
 
+TEST_P(RendezvousOf, OfAnEpochEndsForThoseWhomOneHasLeftForALaterEpoch) {
+  expect_all_well(GetParam(), 3, [](int rank, Rendezvous& rendezvous) {
+    const Membership first = first_epoch(3, rank, 1, "");
+    const Membership next = next_epoch(first, {0, 1, 2}, rank);
+    if (rank != 1) {
+      const auto earlier = rendezvous.among(first);
+      try {
+        earlier->exchange({}, Deadline::never());
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const CommError& e) {
+        EXPECT_EQ(e.failure().peer, 1);
+      }
+    }
+    // What was handed in for the epoch before is not dealt in this one.
+    const auto later = rendezvous.among(next);
+    const auto deck = later->exchange({.bytes = "next"}, Deadline::never());
+    for (const Card& card : deck) EXPECT_EQ(card.bytes, "next");
+  });
+}
+
 TEST_P(RendezvousOf, FindsARankThatMakesAnotherTransport) {
   expect_all_well(GetParam(), 2, [](int rank, Rendezvous& rendezvous) {
     SystemClock clock;

@@ -1,7 +1,7 @@
 // Values are initialised, loaded and saved as pieces of the state's entries, which are in host
 // memory: the values themselves, or their mirror if there is a device. So all of that is the same
 // on both; only upload() and copy_out() know the difference.
-#include "engine/units.h"
+#include "state/units.h"
 
 #include <algorithm>
 

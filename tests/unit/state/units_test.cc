@@ -1,6 +1,6 @@
 // What ranks of a mesh hold, and that its values, hash and checkpoints are those of one rank with
 // everything.
-#include "engine/units.h"
+#include "state/units.h"
 
 #include <gtest/gtest.h>
 
