@@ -55,7 +55,7 @@ double rate_of(const LoaderOptions& options, Clock& clock) {
   return static_cast<double>(batches * kBatchSize) / seconds;
 }
 
-/// What C reaches on one core: a random number a record, then memcpy.
+/// What C reaches on one core: a random number per record, then memcpy.
 double gather_rate(const std::vector<uint8_t>& records, Clock& clock) {
   std::vector<uint8_t> batch(kBatchSize * kRecord);
   uint64_t state = 88172645463325252u, sink = 0;

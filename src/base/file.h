@@ -59,7 +59,7 @@ std::string read_file(const std::string& path);
 void write_file_atomic(const std::string& path, std::span<const std::byte> bytes);
 void write_file_atomic(const std::string& path, std::string_view text);
 
-/// Writes a file that the user named (-o), and takes nothing from him that he did not name. A
+/// Writes a file that the user named (-o), and touches nothing that the user did not name. A
 /// device, a pipe or a descriptor (/dev/stdout, /dev/fd/3) is written through; a link is followed;
 /// a file is replaced as a whole and keeps its mode and owner. A file with other names (hard
 /// links), or in a folder where nothing may be created, is overwritten in place. Throws Error

@@ -1,3 +1,4 @@
+// Only whole huge pages inside a range can be advised, so small ranges are left alone.
 #include "base/pages.h"
 
 #include <sys/mman.h>
@@ -40,7 +41,7 @@ void advise_huge_pages(const void* begin, size_t bytes) {
 
 void move_to_huge_pages(const void* begin, size_t bytes) {
   advise_huge_pages(begin, bytes);
-  // Not for memory without values: it would be taken at once.
+  // The memory must have been written already: the move would otherwise take all of it at once.
   HugePages(begin, bytes).advise(kCollapse);
 }
 

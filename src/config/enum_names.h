@@ -1,4 +1,4 @@
-// An enum's values by name, as a job file says them. An enum gets its names from one table beside
+// An enum's values by name, as a job file says them. An enum gets its names from one table next to
 // it; parsing, messages, `explain` and docs/job.md read that table, and nothing below compares
 // names.
 #pragma once

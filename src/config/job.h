@@ -67,7 +67,7 @@ struct DataConfig {
   // fraction of the records kept for evaluation; from 1 on their number
   double held_out;
   int64_t folds, fold;  // > 1: the held-out records are fold `fold` of so many
-  // csv, jsonl: "name: role options" (config/table_columns.h)
+  // csv, jsonl: "name: role options" (config/check/table_columns.h)
   std::vector<std::string> columns;
   std::string delimiter;  // csv: auto | one character
   bool header;            // csv: the first line names the columns
@@ -104,7 +104,7 @@ struct TrainConfig {
   std::string optimizer;  // an OptimizerPart
   double lr, beta1, beta2, eps, weight_decay, momentum;
   bool nesterov;
-  std::vector<std::string> groups;  // "pattern option=value..." (config/parameter_groups.h)
+  std::vector<std::string> groups;  // "pattern option=value..." (config/check/parameter_groups.h)
   std::string schedule;             // a SchedulePart
   int64_t warmup;                   // steps
   double final_lr;                  // fraction of lr that a schedule ends at
@@ -124,7 +124,7 @@ struct TrainConfig {
   std::string watch;
   int64_t early_stop;  // evaluations without improvement after which the run ends; 0: off
   double min_change;   // what counts as an improvement
-  bool keep_best;      // a checkpoint of the best evaluation beside the last
+  bool keep_best;      // a checkpoint of the best evaluation, in addition to the last
   std::string prompt;  // of the sample printed at the end
   int64_t sample_bytes;
 };
@@ -187,9 +187,9 @@ struct Job {
   TrainConfig train{};
   NumericsConfig numerics{};
   LayoutConfig layout{};
-  /// By "section.key"; a key that a program set has none.
+  /// Where each key's value came from, by "section.key". A key that a program has set has no entry.
   std::map<std::string, Origin> origin;
-  /// Of a key that has none: kDefault.
+  /// The origin of a key; kDefault if it has no entry.
   Origin origin_of(const std::string& key) const {
     const auto found = origin.find(key);
     return found == origin.end() ? Origin{} : found->second;
@@ -235,14 +235,15 @@ struct Machine {
 struct ModelRules;
 
 /// Resolves `auto` values once, from what this process may use: device, ranks, isa, matmul,
-/// transport, fold. Their origin is kResolved. Then checks what needs all values: a batch that cannot be
-/// cut as asked, ranks that make up no mesh or more data ranks than lanes, a device that is not
-/// there. Throws ConfigError. Whoever makes no model hands in no rules: `{}`.
+/// transport, fold. Their origin is kResolved. Then checks what needs all values: a batch that
+/// cannot be cut as asked, ranks that make up no mesh or more data ranks than lanes, a device that
+/// is not there. Throws ConfigError. Whoever makes no model hands in no rules: `{}`.
 void resolve(Job& job, const Machine& machine, const ModelRules& rules);
 /// For the job of a run that goes on, before resolve(): what its file says and has no meaning on
 /// the device or in the precision that it goes on with (a GPU's keys on a CPU, a loss scale outside
 /// of float16), or on its mesh (a schedule without stages), takes its default again. What was --set
-/// stays, and is refused.
+/// stays, and is refused. A sample that the run's model cannot write was no reason to refuse it at
+/// its beginning, and is none now.
 void forget_idle_keys(Job& job, const Machine& machine);
 /// Cores by affinity and the quotas of control groups (config/machine.h), and the ISA and maker of
 /// this processor. Its GPUs are not looked for: add_gpus (device/library.h) does.
@@ -254,8 +255,8 @@ Machine this_machine();
 std::string explain(const Job& job);
 std::string to_toml(const Job& job);
 /// Keys of the job proper that differ, one line each (what --resume refuses). What belongs to the
-/// layout, the name and the origins may differ; so may the device and the precision (and with it what is float16's alone), which
-/// device_differences names.
+/// layout, the name and the origins may differ; so may the device and the precision (and with it
+/// what is float16's alone), which device_differences names.
 std::vector<std::string> job_differences(const Job& a, const Job& b);
 /// What may change where a run goes on, but changes the bits from there on: "numerics.device: cpu
 /// -> cuda".

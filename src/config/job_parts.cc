@@ -2,8 +2,7 @@
 // that implements it, in a table under the same name.
 #include "config/job_parts.h"
 
-#include <fmt/format.h>
-
+#include "base/text/lists.h"
 #include "config/job.h"
 #include "config/reserved_words.h"
 
@@ -12,6 +11,8 @@ namespace tutti {
 template <>
 std::span<const ModelPart> parts() {
   using enum NormKind;
+
+  // The first norm of a row is what `auto` means for it.
   static const std::vector<ModelPart> all = {
       {.name = "gpt",
        .help = "a transformer that predicts the next token",
@@ -19,20 +20,23 @@ std::span<const ModelPart> parts() {
        .norms = {kLayer, kRms},
        .losses = LossNeed::kClasses,
        .sequences = true,
-       .sliced = true},
+       .columns = true,
+       .tied = true,
+       .gated = true,
+       .second_stage = "blocks.0"},
       {.name = "mlp",
        .help = "dense layers: classes or values of flat records",
        .reads = {.features = true},
        .norms = {kNone, kLayer, kRms, kBatch},
-       .sliced = true},
+       .columns = true},
       {.name = "cnn",
        .help = "convolutions, with or without residuals: classes of images",
        .reads = {.images = true},
        .norms = {kBatch, kGroup, kLayer, kNone},
        .losses = LossNeed::kClasses,
-       .sliced = true},
+       .columns = true},
       {.name = "wide-deep",
-       .help = "a linear model beside a deep one with embeddings: values of numbers and categories",
+       .help = "a linear model and a deep one with embeddings: values of numbers and categories",
        .reads = {.fields = true},
        .norms = {kNone, kLayer, kRms, kBatch},
        .losses = LossNeed::kValues,
@@ -73,6 +77,7 @@ std::span<const LossPart> parts() {
 
 template <>
 std::span<const DataPart> parts() {
+  // A row lists every form in which its records can reach a model; the model takes one of them.
   static const std::vector<DataPart> all = {
       {.name = "text",
        .help = "text of a file",
@@ -90,17 +95,17 @@ std::span<const DataPart> parts() {
        .generated = true,
        .only_classes = true},
       {.name = "clicks",
-       .help = "generated clicks: 8 numbers and 6 categories",
+       .help = "generated clicks of numbers and categories",
        .gives = {.fields = true},
        .generated = true,
-       .fields = {.numbers = 8, .categories = 6, .values = 16},
+       .fields = kClickFields,
        .baseline = BaselineKind::kTruth},
       {.name = "idx",
        .help = "IDX images, as MNIST's",
        .gives = {.features = true, .images = true}},
       {.name = "csv", .help = "tables", .gives = {.features = true, .fields = true}, .table = true},
       {.name = "jsonl",
-       .help = "an object a line: tables, or text",
+       .help = "an object per line: tables, or text",
        .gives = {.tokens = true, .features = true, .fields = true},
        .table = true,
        .text = true},
@@ -144,7 +149,7 @@ std::span<const SchedulePart> parts() {
       {.name = "linear", .help = "down to `final_lr` in a straight line"},
       {.name = "polynomial", .help = "down to `final_lr` by `power`"},
       {.name = "cosine", .help = "down to `final_lr` in half a wave, again and again with `cycle`"},
-      {.name = "one-cycle", .help = "up and down in half waves", .own_warmup = true},
+      {.name = "one-cycle", .help = "up and down in half waves"},
       {.name = "inverse-sqrt", .help = "by the root of the steps"},
       {.name = "plateau",
        .help = "times `factor` when evaluations stop improving",
@@ -175,15 +180,23 @@ template <>
 std::span<const MetricPart> parts() {
   static const std::vector<MetricPart> all = {
       {.name = "loss", .help = "what is minimised", .larger_is_better = false},
-      {.name = "accuracy", .help = "share of targets that were hit"},
+      {.name = "accuracy", .help = "share of targets that were hit", .headline = true},
       {.name = "precision", .help = "of classes, their mean"},
       {.name = "recall", .help = "of classes, their mean"},
       {.name = "f1", .help = "of classes, their mean"},
-      {.name = "auc", .help = "area under the ROC curve, one class against the rest"},
-      {.name = "perplexity", .help = "the exponential of the loss", .larger_is_better = false},
+      {.name = "auc",
+       .help = "area under the ROC curve, one class against the rest",
+       .headline = true},
+      {.name = "perplexity",
+       .help = "the exponential of the loss",
+       .larger_is_better = false,
+       .headline = true},
       {.name = "mse", .help = "mean squared distance", .larger_is_better = false},
-      {.name = "mae", .help = "mean absolute distance", .larger_is_better = false},
-      {.name = "r2", .help = "share of the variance that is explained"},
+      {.name = "mae",
+       .help = "mean absolute distance",
+       .larger_is_better = false,
+       .headline = true},
+      {.name = "r2", .help = "share of the variance that is explained", .headline = true},
   };
   return all;
 }
@@ -200,12 +213,9 @@ std::span<const TransportPart> parts() {
 }
 
 std::string quoted_list(const std::vector<std::string>& names, std::string_view last) {
-  std::string text;
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (i > 0) text += i + 1 < names.size() ? ", " : fmt::format(" {} ", last);
-    text += "\"" + names[i] + "\"";
-  }
-  return text;
+  std::vector<std::string> quoted;
+  for (const std::string& name : names) quoted.push_back('"' + name + '"');
+  return listed(quoted, last);
 }
 
 const ModelPart& model_part(const Job& job) { return part_named<ModelPart>(job.model.kind); }

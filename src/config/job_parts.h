@@ -1,8 +1,8 @@
-// The parts a job names: models, losses, formats of data, optimizers, schedules, pipeline schedules,
-// metrics and transports. A part is a row here, with what the checks of a job must know of it, and a row in the
-// table of the folder that implements it. Parts are looked up by name, and nobody compares the
-// names: whoever needs to know more of a part asks a property. docs/architecture.md lists the
-// files to touch for each.
+// The parts that a job names: models, losses, formats of data, optimizers, schedules, pipeline
+// schedules, metrics and transports. A part is a row here, which says what the checks of a job must
+// know of it, and a row in the table of the folder that implements it. Parts are looked up by name,
+// and nobody compares the names: whoever needs to know more of a part asks a property.
+// docs/architecture.md lists the files to touch for each.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,13 @@ struct ModelPart {
   std::string_view automatic_loss{};  ///< "": what suits the target
   bool sequences = false;             ///< of tokens, each with a target: its classes are the tokens
   bool reconstructs = false;          ///< its input is its target
-  bool sliced = false;                ///< it is defined in train.tensor_slices
+  bool columns = false;               ///< it can be defined in columns
   bool foreign = false;               ///< a program's own: nothing else is known of it
+  bool tied = false;                  ///< its head can use its embedding
+  bool gated = false;                 ///< it has gated layers
+  /// The block with which a pipeline's second stage may always begin; "": its blocks have names of
+  /// their own.
+  std::string_view second_stage{};
 };
 
 struct LossPart {
@@ -57,6 +62,9 @@ struct LossPart {
 struct GeneratedFields {
   int64_t numbers = 0, categories = 0, values = 0;
 };
+
+/// What generated clicks have (data/tables/generated.cc).
+inline constexpr GeneratedFields kClickFields{.numbers = 8, .categories = 6, .values = 16};
 
 struct DataPart {
   std::string_view name, help;
@@ -82,8 +90,7 @@ struct OptimizerPart {
 
 struct SchedulePart {
   std::string_view name, help;
-  bool watches = false;     ///< goes by evaluations
-  bool own_warmup = false;  ///< else train.warmup goes up in a straight line
+  bool watches = false;  ///< goes by evaluations
 };
 
 /// Pipeline schedules: the order of a stage's cells (plan/make/pipeline_schedule.h).
@@ -97,6 +104,7 @@ struct PipelinePart {
 struct MetricPart {
   std::string_view name, help;
   bool larger_is_better = true;
+  bool headline = false;  ///< among the few that the line of an evaluation shows
 };
 
 struct TransportPart {
@@ -152,6 +160,13 @@ std::string_view first_where(const Fits& fits) {
   for (const Part& part : parts<Part>())
     if (fits(part)) return part.name;
   return {};
+}
+/// The names in a table of a folder that implements parts.
+template <class Rows>
+std::vector<std::string> row_names(const Rows& rows) {
+  std::vector<std::string> names;
+  for (const auto& row : rows) names.emplace_back(row.name);
+  return names;
 }
 /// "a", "b" and "c", where `last` is "and": for messages that say which parts have something.
 std::string quoted_list(const std::vector<std::string>& names, std::string_view last);

@@ -1,5 +1,5 @@
-// The rows of the schema, a line or two per key. To add a key: its field in job.h, its row here,
-// `./tutti docs`.
+// The rows of the schema, one per key. A new key is a field in job.h (in plan_keys.h, if plans are
+// made by it), a row here, and what `./tutti docs` then writes.
 #include <fmt/format.h>
 
 #include <type_traits>
@@ -49,6 +49,16 @@ class Row {
     key_.always_named = true;
     return *this;
   }
+  /// Tables and the header of a run show the value themselves.
+  Row& own_column() {
+    key_.own_column = true;
+    return *this;
+  }
+  /// What `auto` is where it does nothing; a layout's name does not say it either.
+  Row& off(Value value) {
+    key_.off = std::move(value);
+    return *this;
+  }
   Row& gpu() {
     key_.gpu = true;
     return *this;
@@ -76,12 +86,7 @@ class Rows {
   /// `Owner` is the part, or a base of it.
   template <class T, class Owner>
   Row add(T Owner::*field, std::string name, Value fallback, std::string help) {
-    Key key;
-    key.section = section_;
-    key.layout = std::is_same_v<Part, LayoutConfig>;
-    key.name = std::move(name);
-    key.help = std::move(help);
-    key.fallback = std::move(fallback);
+    Key key = key_of(field, std::move(name), std::move(fallback), std::move(help));
     // Seeds are unsigned in a Job and integers in a file, where they are at most 2^63 - 1.
     // Small counts are ints in a Job; their limits keep them small.
     constexpr bool kWhole = std::is_integral_v<T> && !std::is_same_v<T, bool>;
@@ -101,12 +106,7 @@ class Rows {
   /// One of the names of an enum, which are all that it allows.
   template <Named E, class Owner>
   Row add(E Owner::*field, std::string name, E fallback, std::string help) {
-    Key key;
-    key.section = section_;
-    key.layout = std::is_same_v<Part, LayoutConfig>;
-    key.name = std::move(name);
-    key.help = std::move(help);
-    key.fallback = std::string(name_of(fallback));
+    Key key = key_of(field, std::move(name), std::string(name_of(fallback)), std::move(help));
     for (const auto& known : kNamesOf<E>) key.allowed.emplace_back(known.name);
     key.get = [part = part_, field](const Job& job) {
       return Value(std::string(name_of(job.*part.*field)));
@@ -128,6 +128,7 @@ class Rows {
     Key& key = keys_.back();
     key.automatic = true;
     key.fallback = std::string("auto");
+    key.off = int64_t{0};
     key.allowed = {"auto"};
     key.get = [part = part_, field](const Job& job) {
       const int64_t value = job.*part.*field;
@@ -141,6 +142,21 @@ class Rows {
   }
 
  private:
+  /// What the row of every type says.
+  template <class T, class Owner>
+  Key key_of(T Owner::*field, std::string name, Value fallback, std::string help) const {
+    Key key;
+    key.section = section_;
+    key.layout = std::is_same_v<Part, LayoutConfig>;
+    key.name = std::move(name);
+    key.help = std::move(help);
+    key.fallback = key.off = std::move(fallback);
+    key.field = [part = part_, field](const Job& job) -> const void* {
+      return &(job.*part.*field);
+    };
+    return key;
+  }
+
   std::vector<Key>& keys_;
   std::string section_;
   Part Job::*part_;
@@ -161,6 +177,8 @@ void add_model(std::vector<Key>& keys) {
   Rows<C> rows(keys, "model", &Job::model);
   rows.add(&C::kind, "kind", "gpt", "what is trained; `custom`: a C++ program brings its own model")
       .one_of(names_of<ModelPart>());
+
+  // These keys are the sizes and options of a gpt.
   rows.add(&C::layers, "layers", 4, "gpt: blocks of attention and MLP").range(1, kMany);
   rows.add(&C::width, "width", 192, "gpt: size of the residual stream, a multiple of `heads`")
       .range(1, kMany);
@@ -179,13 +197,16 @@ void add_model(std::vector<Key>& keys) {
            "gpt: hidden size; 0: 4 times `width`, with swiglu 8/3 times, rounded up to 16")
       .range(0, kMany);
   rows.add(&C::bias, "bias", true, "gpt: linear layers and layer norms have biases");
+
+  // Several kinds of models read these, each as its help says.
   rows.add(&C::activation, "activation", Activation::kGelu, "between layers; swiglu: gpt only");
   rows.add(&C::norm, "norm", NormKind::kAuto, "resolved once: gpt layer, cnn batch, others none");
   rows.add(&C::dropout, "dropout", 0.0,
            "gpt: after embedding, attention and MLP; mlp, wide-deep, autoencoder: after hidden "
-           "layers; cnn: before the "
-           "last layer")
+           "layers; cnn: before the last layer")
       .fraction();
+
+  // How parameters start is the same question for all kinds.
   rows.add(&C::init, "init", InitKind::kNormal, "how weights are drawn");
   rows.add(&C::init_scale, "init_scale", 0.02,
            "standard deviation of `normal` and `truncated-normal`, value of `constant`")
@@ -196,11 +217,15 @@ void add_model(std::vector<Key>& keys) {
            "a safetensors file or a run: its values replace the drawn ones, by name");
   rows.add(&C::init_only, "init_only", "*",
            "names that are taken from `init_from`; * is any part, ? any one character");
+
+  // These are the sizes of dense layers and of records; `classes` is for every model of classes.
   rows.add(&C::hidden, "hidden", kHidden, "mlp, wide-deep, autoencoder: sizes of the hidden layers")
       .range(1, kMany);
   rows.add(&C::inputs, "inputs", 16, "mlp, autoencoder: features of a record").range(1, kMany);
   rows.add(&C::outputs, "outputs", 1, "mlp: values that a regression predicts").range(1, kMany);
   rows.add(&C::classes, "classes", 8, "number of classes").range(2, kMany);
+
+  // These are the sizes of a cnn.
   rows.add(&C::image, "image", kImage,
            "channels, height and width of images; also what [augment] takes flat records for")
       .range(1, kMany);
@@ -210,6 +235,8 @@ void add_model(std::vector<Key>& keys) {
   rows.add(&C::depth, "depth", 1, "cnn: blocks of a stage").range(1, kMany);
   rows.add(&C::residual, "residual", true, "cnn: blocks add their input (ResNet)");
   rows.add(&C::pool, "pool", Pool::kMax, "cnn: how the stem halves the image");
+
+  // The remaining kinds have a key or two of their own.
   rows.add(&C::embedding, "embedding", 8, "wide-deep: size of a category's embedding")
       .range(1, kMany);
   rows.add(&C::latent, "latent", 16, "autoencoder: size of the code").range(1, kMany);
@@ -245,6 +272,8 @@ void add_loss(std::vector<Key>& keys) {
 void add_data(std::vector<Key>& keys) {
   using C = DataConfig;
   Rows<C> rows(keys, "data", &Job::data);
+
+  // These keys say where the records are and which of them are kept from training.
   rows.add(&C::kind, "kind", "text",
            "where records come from; the parts at the end of docs/job.md say what each is")
       .one_of(names_of<DataPart>());
@@ -257,14 +286,14 @@ void add_data(std::vector<Key>& keys) {
   rows.add(&C::test_labels, "test_labels", "", "idx, numpy: its labels");
   rows.add(&C::held_out, "held_out", 0.05,
            "records kept for evaluation. Below 1: a fraction, by which each is drawn by itself; "
-           "from 1 on (`1.0` too): "
-           "exactly "
-           "so many")
+           "from 1 on (`1.0` too): exactly so many")
       .range(0, 1e12);
   rows.add(&C::folds, "folds", 0,
            "above 1: the held-out records are one of so many folds (`tutti crossval`)")
       .range(0, 1000);
   rows.add(&C::fold, "fold", 0, "which of the folds, from 0").range(0, 999);
+
+  // These say how tables and arrays are read and cleaned.
   rows.add(&C::columns, "columns", kNames,
            "csv, jsonl: the columns that are read, as docs/data.md says");
   rows.add(&C::delimiter, "delimiter", kAutomaticDelimiter,
@@ -280,6 +309,8 @@ void add_data(std::vector<Key>& keys) {
       .range(0.1, 1e6);
   rows.add(&C::bad, "bad", BadRecord::kFail,
            "a malformed record ends the run, or is skipped and counted");
+
+  // These say how text becomes tokens and how often a record is drawn.
   rows.add(&C::tokenizer, "tokenizer", kBytesTokenizer,
            "text: bytes, `bpe` (trained on the file, `vocab` tokens), or a file");
   rows.add(&C::resample, "resample", Resample::kNone,
@@ -310,18 +341,23 @@ void add_augment(std::vector<Key>& keys) {
 void add_train(std::vector<Key>& keys) {
   using C = TrainConfig;
   Rows<C> rows(keys, "train", &Job::train);
+
+  // The batch of a step is lanes x micro_batches x micro_batch_size samples, whatever runs it.
   rows.add(&C::lanes, "lanes", 8,
            "parts of a step's batch that are computed side by side; ranks are at most the lanes")
       .range(1, 65536);
   rows.add(&C::micro_batches, "micro_batches", 1, "micro-batches of a lane, one after another")
       .range(1, kMany);
   rows.add(&C::micro_batch_size, "micro_batch_size", 4, "samples in a micro-batch").range(1, kMany);
-  rows.add(&C::tensor_slices, "tensor_slices", 1, "slices in which split layers are defined")
+  rows.add(&C::tensor_slices, "tensor_slices", 1, "columns in which split layers are defined")
       .range(1, 1024);
   rows.add(&C::steps, "steps", 400, "steps of the whole job; schedules span them").range(1, 1e12);
   rows.add(&C::seed, "seed", 1,
            "of initial values, split and order of the data, augmentation and dropout")
       .at_least(0);
+
+  // Each optimizer reads some of these numbers; JobCheck::train refuses the options that it does
+  // not have.
   rows.add(&C::optimizer, "optimizer", "adamw", "docs/optimizers.md has their formulas")
       .one_of(names_of<OptimizerPart>());
   rows.add(&C::lr, "lr", 1e-3, "learning rate at its highest").range(0, 1e6);
@@ -338,8 +374,9 @@ void add_train(std::vector<Key>& keys) {
   rows.add(&C::nesterov, "nesterov", false, "sgd: Nesterov's momentum");
   rows.add(&C::groups, "groups", kNames,
            "parameters by name, the first that fits: \"*.bias weight_decay=0\", \"embed.* lr=0.1\" "
-           "(a factor), "
-           "\"stem.* frozen\"");
+           "(a factor), \"stem.* frozen\"");
+
+  // The schedule multiplies `lr`, step by step.
   rows.add(&C::schedule, "schedule", "cosine", "course of the learning rate after the warm-up")
       .one_of(names_of<SchedulePart>());
   rows.add(&C::warmup, "warmup", 0, "steps of linear warm-up; inverse-sqrt falls from there")
@@ -361,13 +398,16 @@ void add_train(std::vector<Key>& keys) {
   rows.add(&C::patience, "patience", 3,
            "plateau: evaluations without improvement before the rate falls")
       .range(1, kMany);
+
+  // Gradients are clipped after the sum over all lanes.
   rows.add(&C::clip, "clip", 1.0, "what gradients are clipped to; 0: off").range(0, 1e30);
   rows.add(&C::clip_by, "clip_by", ClipBy::kNorm,
            "the norm of the whole gradient, of each unit's, or each value");
+
+  // Evaluations, and the decisions that follow them, are counted in steps.
   rows.add(&C::eval_every, "eval_every", 0, "steps between evaluations; 0: only at the end")
       .range(0, 1e12);
-  rows.add(&C::eval_batches, "eval_batches", 4,
-           "held-out micro-batches a lane evaluates; 0: no evaluation")
+  rows.add(&C::eval_batches, "eval_batches", 4, "held-out micro-batches per lane; 0: no evaluation")
       .range(0, kMany);
   rows.add(&C::baseline, "baseline", BaselineKind::kAuto,
            "what evaluations compare the held-out loss with: for text in bytes a bigram model, for "
@@ -381,7 +421,9 @@ void add_train(std::vector<Key>& keys) {
            "evaluations without improvement after which the run ends; 0: off")
       .range(0, kMany);
   rows.add(&C::keep_best, "keep_best", false,
-           "the checkpoint of the best evaluation is kept beside the last");
+           "the checkpoint of the best evaluation is kept in addition to the last");
+
+  // A run leaves checkpoints and, if the model writes text, a sample.
   rows.add(&C::checkpoint_every, "checkpoint_every", 0,
            "steps between checkpoints; 0: only at the end")
       .range(0, 1e12);
@@ -393,6 +435,8 @@ void add_train(std::vector<Key>& keys) {
 void add_numerics(std::vector<Key>& keys) {
   using C = NumericsConfig;
   Rows<C> rows(keys, "numerics", &Job::numerics);
+
+  // A run that goes on may change these two; its bits are others from there on.
   rows.add(&C::device, "device", DeviceKind::kAuto,
            "what computes; resolved once: `cuda` where there is a GPU that can be used (`tutti "
            "doctor`)")
@@ -403,14 +447,15 @@ void add_numerics(std::vector<Key>& keys) {
       .may_change();
   rows.add(&C::loss_scale, "loss_scale", 0.0,
            "float16: what the loss is multiplied by at first; 0: 65536. A step whose gradients "
-           "overflow is skipped and "
-           "halves it")
+           "overflow is skipped and halves it")
       .range(0, 1e30)
       .float16();
   rows.add(&C::scale_growth, "scale_growth", 2000,
            "float16: steps without a skipped one before the scale doubles")
       .range(1, 1e12)
       .float16();
+
+  // These decide the order of the additions, and so the last bits.
   rows.add(&C::order, "order", SumOrder::kLane,
            "gradients are summed per lane first, or over the lanes after each micro-batch");
   rows.add(&C::reduce, "reduce", ReduceKind::kExact,
@@ -464,10 +509,11 @@ std::string no_offload(const Job& job) {
 void add_layout(std::vector<Key>& keys) {
   using C = LayoutConfig;
   Rows<C> rows(keys, "layout", &Job::layout);
+
+  // These say how many ranks there are, what they are and what connects them.
   rows.add(&C::ranks, "ranks", 0,
            "0: one per core this process may use, or one per GPU, in whole replicas of tensor x "
-           "pipeline; at most "
-           "one of these per lane")
+           "pipeline; at most one of these per lane")
       .range(0, 65536);
   rows.add(&C::plan, "plan", PlanKind::kGiven, "`auto`: the planner chooses what is not set");
   rows.add(&C::workers, "workers", Workers::kProcess, "what a rank is");
@@ -479,12 +525,16 @@ void add_layout(std::vector<Key>& keys) {
       .one_of(with_auto(names_of<TransportPart>()));
   rows.add(&C::timeout, "timeout", 30.0, "seconds of silence before a rank is given up")
       .range(0.1, 86400);
+
+  // These change when work is done, and on a GPU how it is issued.
   rows.add(&C::overlap, "overlap", true, "gradients are reduced while backward still runs");
   rows.add(&C::graph, "graph", true, "cuda: a steady step is captured once and launched again")
       .gpu();
   rows.add(&C::prefetch, "prefetch", true,
            "cuda: the next step's input travels to the GPU while this one runs")
       .gpu();
+
+  // These cut the model: the axes of the mesh, and the order of a stage's cells.
   rows.add(&C::tensor, "tensor", 1, "ranks along the tensor axis").range(1, 65536).searched();
   rows.add(&C::pipeline, "pipeline", 1, "pipeline stages; data ranks = ranks / (tensor x pipeline)")
       .range(1, 65536)
@@ -498,11 +548,12 @@ void add_layout(std::vector<Key>& keys) {
   rows.add(&C::chunks, "chunks", 2, "interleaved: parts of the model that a stage has")
       .range(2, 64)
       .searched()
+      .named(", {} chunks", "/{}")
       .idle(no_chunks);
   rows.add(&C::in_flight, "in_flight", 0,
            "zero-bubble, zbv: micro-batches that a part of the model keeps, in an order made to "
-           "measure for parts of "
-           "unequal cost; more keep stages from waiting and take memory; 0: the published order")
+           "measure for parts of unequal cost; more keep stages from waiting and take memory; 0: "
+           "the published order")
       .range(0, 65536)
       .searched()
       .named(", {} in flight", "/{}")
@@ -511,6 +562,8 @@ void add_layout(std::vector<Key>& keys) {
            "blocks with which the pipeline's later parts begin (`blocks.2,blocks.4`); empty: by "
            "cost")
       .idle(no_stages);
+
+  // These save memory for more work or traffic: ZeRO, recomputing and offloading.
   rows.add_automatic(&C::zero, "zero",
                      "ZeRO stage: what data-parallel ranks share out; `auto`: 1 where it costs "
                      "nothing, else 0")
@@ -533,27 +586,29 @@ void add_layout(std::vector<Key>& keys) {
       .named(", recompute {}", ",{}");
   rows.add(&C::offload, "offload", Offload::kNone,
            "what lives in a second tier and comes in when it is used: the optimizer's values, or "
-           "parameters too. The "
-           "tier is "
-           "a file, of a GPU pinned memory of the host")
+           "parameters too. The tier is a file, of a GPU pinned memory of the host")
       .named(", offload {}", ",offload-{}");
   rows.add(&C::offload_folder, "offload_folder", "",
            "where the file of offloaded values is; empty: in the system's folder for temporary "
-           "files. On a GPU there "
-           "is none")
+           "files. On a GPU there is none")
       .idle(no_offload);
+
+  // These say who sums gradients and who reads records.
   rows.add(&C::fold, "fold", FoldKind::kAuto,
            "where the lanes' gradients are summed: same bits everywhere")
       .searched()
-      .named(", fold {}", "");
+      .named(", fold {}", "")
+      .own_column()
+      .off(std::string(name_of(FoldKind::kLocal)));
   rows.add(&C::partition, "partition", PartitionKind::kLanes,
            "which rank reads a record: the one that computes it, equal parts, in turns, by hash, "
-           "by a feature, or a "
-           "function of one's own");
+           "by a feature, or a function of one's own");
   rows.add(&C::partition_by, "partition_by", kByClass, "feature: the column, or `class`");
   rows.add(&C::bucket_floats, "bucket_floats", kParcelFloats,
            "small units are merged into buckets of about so many floats")
       .range(1, 1e12);
+
+  // Only transports that listen read these.
   rows.add(&C::address, "address", "127.0.0.1", "tcp: where ranks listen");
   rows.add(&C::port, "port", 0, "port where ranks find each other; 0: any free one")
       .range(0, 65535);

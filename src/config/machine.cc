@@ -1,3 +1,5 @@
+// Reads the control groups as the kernel shows them. A process may be in a group of v2 and in
+// groups of several v1 controllers at once; the smallest limit on the way up to each mount counts.
 #include "config/machine.h"
 
 #include <sched.h>
@@ -82,15 +84,16 @@ std::string group_of(const std::string& controller, const std::string& groups, b
   return {};
 }
 
-/// Where the group lies below the mount point; empty (the mount's own group) when it is not in
-/// there.
+/// The path of the group below the mount point. It is empty, which is the mount's own group, if the
+/// group is not in there.
 std::filesystem::path below(const std::string& group, const std::string& mount_root) {
   const auto path = std::filesystem::path(group).lexically_relative(mount_root);
   return path.empty() || path == "." || *path.begin() == ".." ? std::filesystem::path() : path;
 }
 
-/// quota / period of one group; 0: no limit. A file that says "max" or -1, or is not there, is
-/// none.
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+/// quota / period of one group. A file that says "max" or -1, or is not there, sets no limit.
 double core_limit(const std::filesystem::path& group, bool unified) {
   double quota = 0, period = 0;
   if (unified) {
@@ -99,26 +102,33 @@ double core_limit(const std::filesystem::path& group, bool unified) {
     std::ifstream(group / "cpu.cfs_quota_us") >> quota;
     std::ifstream(group / "cpu.cfs_period_us") >> period;
   }
-  return quota > 0 && period > 0 ? quota / period : 0;
+  return quota > 0 && period > 0 ? quota / period : kNoLimit;
 }
 
 double memory_limit(const std::filesystem::path& group, bool unified) {
   double bytes = 0;
   std::ifstream(group / (unified ? "memory.max" : "memory.limit_in_bytes")) >> bytes;
-  return bytes;
+  return bytes > 0 ? bytes : kNoLimit;
 }
 
-/// The smallest limit from the process's own group up to the mount's root; infinite: none.
+/// What one group has left of its processes and threads.
+double task_limit(const std::filesystem::path& group, bool /*unified*/) {
+  double most = 0, now = 0;
+  if (!(std::ifstream(group / "pids.max") >> most)) return kNoLimit;
+  std::ifstream(group / "pids.current") >> now;
+  return std::max(0.0, most - now);
+}
+
+/// The smallest limit from the process's own group up to the mount's root.
 double smallest_limit(const std::string& controller,
                       double (*limit_of)(const std::filesystem::path&, bool),
                       const std::string& root, const ControlGroups& groups) {
-  double smallest = std::numeric_limits<double>::infinity();
+  double smallest = kNoLimit;
   for (const Mount& mount : mounts_of(controller, groups.mounts)) {
     const std::filesystem::path top = root + mount.point;
     const auto path = below(group_of(controller, groups.groups, mount.unified), mount.root);
     for (auto group = path;; group = group.parent_path()) {
-      const double limit = limit_of(group.empty() ? top : top / group, mount.unified);
-      if (limit > 0) smallest = std::min(smallest, limit);
+      smallest = std::min(smallest, limit_of(group.empty() ? top : top / group, mount.unified));
       if (group.empty()) break;
     }
   }
@@ -150,6 +160,11 @@ int cores_by_cgroup(int cores, const std::string& root, const ControlGroups& gro
 int64_t memory_by_cgroup(int64_t bytes, const std::string& root, const ControlGroups& groups) {
   const double limit = smallest_limit("memory", memory_limit, root, groups);
   return limit < static_cast<double>(bytes) ? static_cast<int64_t>(limit) : bytes;
+}
+
+int64_t tasks_by_cgroup(const std::string& root, const ControlGroups& groups) {
+  const double limit = smallest_limit("pids", task_limit, root, groups);
+  return limit < kNoLimit ? static_cast<int64_t>(limit) : INT64_MAX;
 }
 
 Machine this_machine() {

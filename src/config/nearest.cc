@@ -1,3 +1,5 @@
+// The distance is the restricted Damerau-Levenshtein distance: a swap of two neighbours, the most
+// frequent slip, counts as one edit.
 #include "config/nearest.h"
 
 #include <fmt/format.h>

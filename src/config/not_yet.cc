@@ -1,3 +1,5 @@
+// The two tables of what is planned. A row names what to use until then, since a refusal without a
+// way out helps nobody.
 #include "config/not_yet.h"
 
 #include <fmt/format.h>
@@ -19,8 +21,11 @@ std::span<const LaterKey> later_keys() {
   static const std::vector<LaterKey> all = {
       {"numerics", "threads", int64_t{1}, "a rank computes on 1 thread; more ranks use more cores"},
       {"numerics", "codec", std::string("none"), "gradients travel as float32: \"none\""},
+      {"numerics", "codec_lanes", {}, "gradients travel as float32; leave it out"},
       {"layout", "kind", std::string("collective"), "the nearest that is: \"collective\""},
       {"elastic", "enabled", false, "a run that lost a rank goes on with --resume"},
+      {"elastic", "liveness", {}, "layout.timeout says how long a silent rank is waited for"},
+      {"elastic", "audit", {}, "`tutti verify` compares the bits of layouts; leave it out"},
       {"ps", "servers", int64_t{1}, kCollective},
       {"ps", "workers", int64_t{2}, kCollective},
       {"ps", "mode", std::string("sync"), kCollective},

@@ -3,6 +3,7 @@
 // docs/job.md lists them. Whoever builds one moves its row to config/keys.cc or enums.h.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,9 +14,9 @@ namespace tutti {
 
 struct LaterKey {
   std::string section, name;
-  /// What job.toml files of earlier builds say, where it was a key that did nothing: accepted, so
-  /// that their runs go on.
-  Value fallback;
+  /// The value that job.toml files of earlier builds have, where the key did nothing. It is
+  /// accepted, so that their runs go on. None if no build had the key.
+  std::optional<Value> fallback;
   std::string instead;  ///< "a run that lost a rank goes on with --resume"
 };
 

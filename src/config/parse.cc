@@ -120,7 +120,7 @@ bool Parse::refuse_later(const std::string& section, const std::string& name,
   if (name.empty()) return later_section(section);  // its keys are refused, one by one
   const LaterKey* later = later_key(section, name);
   if (later == nullptr) return false;
-  if (value != later->fallback)
+  if (!later->fallback || value != later->fallback)
     faults.push_back(fmt::format(
         "{}: {}", place,
         not_there_yet(section + "." + name, value.value_or(Value("")), later->instead)));
@@ -135,6 +135,8 @@ void Parse::read_top(const TomlEntry& entry, const std::string& place, int depth
       job.name = *word;
       return;
     }
+
+    // The base is read into this job, which keeps its own name.
     constexpr int kDeepest = 8;  // built-ins may have bases of their own, never in a circle
     const BuiltinFile* base = find_builtin(*word);
     if (!base) {
@@ -147,6 +149,8 @@ void Parse::read_top(const TomlEntry& entry, const std::string& place, int depth
     job.name = name;
     return;
   }
+
+  // Anything else here is a slip: the name of a section, or a mistyped key.
   for (const auto& section : sections()) {
     if (section.name != entry.key) continue;
     return faults.push_back(fmt::format("{}: {} is a section: write [{}] and its keys below", place,

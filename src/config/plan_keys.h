@@ -1,8 +1,9 @@
-// The keys of [layout] that the generator of plans reads as they stand: LayoutConfig and its options
-// (plan/make/plan_mesh.h) both have them, so that none of these is copied by hand. What it reads in
-// another form (the mesh, the cut as layers) is converted in mesh_options() (train/rank_plan.h). To
-// add a key: its field here, its row in config/keys.cc, and the pass of the generator that reads it;
-// if the planner tries its values, a loop over them in plan/search/choose.cc.
+// The keys of [layout] that the generator of plans reads as they stand: LayoutConfig and its
+// options (plan/make/plan_mesh.h) both have them, so that none of these is copied by hand. What it
+// reads in another form (the mesh, the cut as layers) is converted in mesh_options()
+// (train/rank_plan.h). A new key is a field here, a row in config/keys.cc, and code in the phase of
+// the generator that reads it; if the planner tries its values, also a loop over them in
+// plan/search/choose.cc.
 #pragma once
 
 #include <cstdint>

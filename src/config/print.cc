@@ -26,6 +26,8 @@ std::string section_text(const Section& section, const Job& job, bool origins) {
     const size_t width = value_text(key.get(job)).size();
     if (width <= kWidest) values = std::max(values, width);
   }
+
+  // Names, values and origins are columns as wide as what is in them.
   std::string text = fmt::format("\n[{}]", section.name);
   text += origins ? fmt::format("  # {}\n", section.help) : "\n";
   for (const auto& key : keys()) {

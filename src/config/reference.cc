@@ -12,9 +12,9 @@ namespace {
 
 constexpr const char* kIntroduction = R"(# The job file
 
-A job is a TOML file. `./tutti train my.toml` runs it, `./tutti explain my.toml` prints all its values and where each came from.
-A key that is not in these tables is refused, with every other fault of the file. A file may start from a built-in job and change
-what it names:
+A job is a TOML file. `./tutti train my.toml` runs it, `./tutti explain my.toml` prints all its
+values and where each came from. A key that is not in these tables is refused, with every other
+fault of the file. A file may start from a built-in job and change what it names:
 
 ```toml
 base = "gpt-kjv"
@@ -23,13 +23,15 @@ base = "gpt-kjv"
 steps = 1000
 ```
 
-`--set section.key=value` changes one key for one run; the value is TOML, and a bare word is a string. At the top level a file may
-say `base` (the built-in job it starts from) and `name` (else the file's own name is the job's).
+`--set section.key=value` changes one key for one run; the value is TOML, and a bare word is a
+string. At the top level a file may say `base` (the built-in job it starts from) and `name` (else
+the file's own name is the job's).
 
-What is in `[model]`, `[loss]`, `[data]`, `[augment]`, `[train]` and `[numerics]` is the job: it decides the result. What is in
-`[layout]` is how the job is run: the result does not depend on it.
+What is in `[model]`, `[loss]`, `[data]`, `[augment]`, `[train]` and `[numerics]` is the job: it
+decides the result. What is in `[layout]` is how the job is run: the result does not depend on it.
 
-This page is made by `./tutti docs`; edit `src/config/keys.cc` instead.
+This page is made by `./tutti docs` from the keys in `src/config/keys.cc` and the parts in
+`src/config/job_parts.cc`.
 )";
 
 std::string code(const std::string& text) { return "`" + text + "`"; }

@@ -1,5 +1,5 @@
-// Words that mean something of their own in keys that else hold a name, a path or a character. Whoever
-// reads such a key asks here, so that a word is decided in one place.
+// Words that mean something of their own in keys that else hold a name, a path or a character.
+// Whoever reads such a key asks here, so that a word is decided in one place.
 #pragma once
 
 #include <array>

@@ -2,12 +2,12 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "config/check.h"
+#include "config/check/faults.h"
+#include "config/check/job_check.h"
+#include "config/check/table_columns.h"
 #include "config/job.h"
-#include "config/job_check.h"
 #include "config/job_parts.h"
 #include "config/schema.h"
-#include "config/table_columns.h"
 
 namespace tutti {
 
@@ -79,6 +79,10 @@ void forget_idle_keys(Job& job, const Machine& machine) {
     key.set(job, key.fallback);
     origin = {};
   }
+
+  // A run that began without the sample of its built-in job goes on without it.
+  Origin& sample = job.origin["train.sample_bytes"];
+  if (sample.kind == Origin::Kind::kFile) sample = {};
 }
 
 void resolve(Job& job, const Machine& machine, const ModelRules& rules) {

@@ -27,6 +27,7 @@ struct Limits {
 struct Key {
   std::string section, name, help;
   Value fallback;  ///< the default
+  Value off;       ///< with which the key does nothing: the default, or what stands for `auto` then
   Limits limits;
   std::vector<std::string> allowed;  ///< of a string; empty: any
   bool automatic = false;            ///< an integer or "auto", which is the default
@@ -37,17 +38,17 @@ struct Key {
   /// it does not.
   std::string long_name, short_name;
   bool always_named = false;  ///< the default, too
+  bool own_column = false;    ///< tables have a column for it: only a layout's whole name says it
   bool gpu = false;           ///< says nothing to a CPU, where it must not be set
   bool float16 = false;       ///< likewise to other precisions
   std::function<Value(const Job&)> get;
   std::function<void(Job&, const Value&)> set;
+  std::function<const void*(const Job&)> field;  ///< where the job holds the value
   std::function<std::string(const Job&)> idle;
 
   /// Why the key says nothing to this job ("layout.pipeline = 1: ..."); "" where it does.
   std::string idle_reason(const Job& job) const { return idle ? idle(job) : ""; }
   std::string full_name() const { return section + "." + name; }
-  /// The value with which the key does nothing: the default, or 0 of what is chosen by default.
-  Value off() const { return automatic ? Value(int64_t{0}) : fallback; }
   ValueType type() const { return automatic ? ValueType::kInteger : type_of(fallback); }
 };
 
@@ -67,7 +68,7 @@ const Key& key_named(std::string_view full_name);
 std::string nearest_key(std::string_view section, std::string_view name);
 std::string nearest_section(std::string_view name);
 
-/// The value as the key's type: an integer is a number too. None: of the wrong type.
+/// The value as the key's type; an integer is a number, too. None if it is of the wrong type.
 std::optional<Value> convert(const Key& key, const Value& value);
 /// What is wrong with a value of the key's type ("train.steps = 0 is out of range: it must be at
 /// least 1"); "" when nothing is.

@@ -1,3 +1,5 @@
+// Flattens what the TOML library has parsed. The library asserts on some headers, so its assertion
+// is turned into an exception before its header is included.
 #include "config/toml.h"
 
 #include <algorithm>
@@ -23,8 +25,8 @@ namespace tutti {
 
 namespace {
 
-/// An array of one kind of values; integers beside numbers are numbers. An empty one is an array of
-/// integers.
+/// An array of one kind of values. Integers among numbers count as numbers, and an empty array is
+/// one of integers.
 std::optional<Value> list_of(const toml::array& array) {
   std::vector<int64_t> integers;
   std::vector<double> numbers;

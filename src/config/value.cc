@@ -1,3 +1,4 @@
+// Writes values as TOML that reads back to the same bits, and names their types for messages.
 #include "config/value.h"
 
 #include <fmt/format.h>

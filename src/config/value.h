@@ -20,7 +20,7 @@ inline ValueType type_of(const Value& value) { return static_cast<ValueType>(val
 std::string type_name(ValueType type);
 /// The value as TOML; parses back to the same value, to the last bit.
 std::string value_text(const Value& value);
-/// For people: a string without its quotes.
+/// The value for people to read: a string has no quotes.
 std::string plain_text(const Value& value);
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Embedding and loss over slices of a vocabulary on a GPU, for models in tensor slices.
+// Embedding and loss over slices of a vocabulary on a GPU, for models in columns.
 #pragma once
 
 #include "tensor/kernels.h"

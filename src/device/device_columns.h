@@ -1,6 +1,5 @@
-// Exchanges between the columns of a tensor-sliced model on a device: what comm/exchange.h does on
-// the host, put on a stream. All addresses are worked out when an exchange is made, so a run can
-// be captured.
+// Exchanges between the columns of a model on a device: what comm/exchange.h does on the host, put
+// on a stream. All addresses are worked out when an exchange is made, so a run can be captured.
 #pragma once
 
 #include <vector>

@@ -44,11 +44,11 @@ struct StepInputs {
 };
 
 /// The layout of the array of doubles that the ranks sum for the vote, equal on all ranks: the
-/// chunks' sums of squares, unit by unit; then the loss's sum of every (lane, micro-batch); then
-/// its count of targets likewise; then how many ranks were asked to stop. A rank fills in the
-/// places that are its own and leaves zero elsewhere. So a place has one term that is not zero, or
-/// small whole numbers, and the sum over ranks is exact whatever its order. (On the host the vote
-/// is a small all-gather of records instead: engine/vote.h.)
+/// parameter chunks' sums of squares, unit by unit; then the loss's sum of every (lane,
+/// micro-batch); then its count of targets likewise; then how many ranks were asked to stop. A rank
+/// fills in the places that are its own and leaves zero elsewhere. So a place has one term that is
+/// not zero, or small whole numbers, and the sum over ranks is exact whatever its order. (On the
+/// host the vote is a small all-gather of records instead: engine/vote.h.)
 struct VoteLayout {
   int32_t units = 0;
   int32_t micro_batches = 0;             ///< of all lanes
@@ -70,7 +70,7 @@ struct StepOutcome {
   // It is followed by float gradient_scale[units], which every gradient of a unit is multiplied by.
 };
 
-/// A chunk of a parameter: norms are summed and updates run chunk by chunk.
+/// A parameter chunk: norms are summed and updates run chunk by chunk.
 struct StateChunk {
   /// floats from the start of the unit (update) or of the given array (squares)
   int64_t at = 0;

@@ -14,9 +14,11 @@ namespace tutti {
 
 /// A value that is summed exactly over all predicted values: "the squared error".
 using ValueTerm = double (*)(double output, double target);
-/// How many targets of a class were hit, how many were taken for it, and how many there are.
+/// How many targets of a class were hit, how many were taken for it, and how many there are; and
+/// the area under its ROC curve, if it has one.
 struct ClassCounts {
   int64_t hits = 0, taken = 0, occurring = 0;
+  std::optional<double> auc{};
 };
 struct MetricRow;
 
@@ -64,10 +66,9 @@ class Metrics {
   void add_values(const float* output, const float* targets, int64_t n);
   void count(int64_t target, int64_t taken_for);
   void keep_scores_in_bounds();
-  std::vector<std::optional<double>> aucs() const;
-  std::optional<double> figure(const MetricRow& row,
-                               const std::vector<std::optional<double>>& aucs) const;
-  void add_tables(nlohmann::json& report, const std::vector<std::optional<double>>& aucs) const;
+  std::vector<ClassCounts> class_counts() const;
+  std::optional<double> figure(const MetricRow& row, const std::vector<ClassCounts>& counts) const;
+  void add_tables(nlohmann::json& report, const std::vector<ClassCounts>& counts) const;
 
   Task task_;
   int64_t classes_;
@@ -92,9 +93,9 @@ const std::vector<ValueTerm>& value_terms();
 /// The metrics of a task that train.watch may name.
 std::vector<std::string> metric_names(Task task);
 
-/// Lines for people: the averages, then precision, recall, f1, auc and count of every class (up to
-/// 100), then the confusion matrix (of up to 20 classes). `names` are the classes', or empty. The
-/// text ends with a line end, unless it is empty.
+/// Lines for people: the averages, then what is known of every class (up to 100), then the
+/// confusion matrix (of up to 20 classes). Metrics come in the order of config/job_parts.cc. `names`
+/// are the classes', or empty. The text ends with a line end, unless it is empty.
 std::string metrics_table(const nlohmann::json& report, const std::vector<std::string>& names);
 
 }  // namespace tutti

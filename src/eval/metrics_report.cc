@@ -24,8 +24,6 @@ void add_product(ExactSum& sum, double a, double b) {
   sum.add(std::fma(a, b, -product));
 }
 
-using Aucs = std::vector<std::optional<double>>;
-
 double squared_error(double output, double target) { return (output - target) * (output - target); }
 
 /// 1 - squares / variation. r2 compares the squared error with the targets' variation, the sum of
@@ -49,17 +47,19 @@ double explained(double squares, const ExactSum& targets, ExactSum spread, doubl
 
 }  // namespace
 
-/// A metric of the table in config/job_parts.cc: the tasks that have it, and one way to work it out.
+/// A metric of the table in config/job_parts.cc: the tasks that have it, and one way to work it
+/// out.
 struct MetricRow {
   std::string_view name;
   std::vector<Task> tasks;
-  /// Of classes: the mean over those that occur; of binary targets that of the ones.
-  double (*of_class)(const ClassCounts& counts) = nullptr;
-  /// Of values: from the sums of these terms over n values.
+  /// For classes, the metric is the mean over those that occur and have a value; for binary
+  /// targets, that of the ones.
+  std::optional<double> (*of_class)(const ClassCounts& counts) = nullptr;
+  /// For values, it follows from the sums of these terms over n values.
   std::vector<ValueTerm> terms{};
   double (*of_sums)(std::span<const ExactSum> sums, double n) = nullptr;
-  /// Of whatever else the metrics know.
-  std::optional<double> (*of_all)(const Metrics& metrics, const Aucs& aucs) = nullptr;
+  /// Otherwise it follows from whatever else the metrics know.
+  double (*of_all)(const Metrics& metrics) = nullptr;
 };
 
 namespace {
@@ -71,35 +71,26 @@ const std::vector<MetricRow>& metric_rows() {
   static const std::vector<MetricRow> rows = {
       {.name = "loss",
        .tasks = all,
-       .of_all = [](const Metrics& metrics, const Aucs&) { return std::optional(metrics.loss()); }},
+       .of_all = [](const Metrics& metrics) { return metrics.loss(); }},
       {.name = "perplexity",
        .tasks = {kTokens},
-       .of_all = [](const Metrics& metrics,
-                    const Aucs&) { return std::optional(std::exp(metrics.loss())); }},
+       .of_all = [](const Metrics& metrics) { return std::exp(metrics.loss()); }},
       {.name = "accuracy",
        .tasks = {kTokens, kClasses, kBinary},
-       .of_all = [](const Metrics& metrics,
-                    const Aucs&) { return std::optional(metrics.accuracy()); }},
+       .of_all = [](const Metrics& metrics) { return metrics.accuracy(); }},
       {.name = "precision",
        .tasks = classes,
-       .of_class = [](const ClassCounts& c) { return ratio(c.hits, c.taken); }},
+       .of_class = [](const ClassCounts& c) { return std::optional(ratio(c.hits, c.taken)); }},
       {.name = "recall",
        .tasks = classes,
-       .of_class = [](const ClassCounts& c) { return ratio(c.hits, c.occurring); }},
+       .of_class = [](const ClassCounts& c) { return std::optional(ratio(c.hits, c.occurring)); }},
       {.name = "f1",
        .tasks = classes,
-       .of_class = [](const ClassCounts& c) { return ratio(2 * c.hits, c.taken + c.occurring); }},
-      {.name = "auc",
-       .tasks = classes,
-       .of_all = [](const Metrics&, const Aucs& aucs) -> std::optional<double> {
-         // The mean over the classes that have one.
-         double sum = 0;
-         int64_t many = 0;
-         for (const auto& auc : aucs)
-           if (auc) sum += *auc, ++many;
-         if (many == 0) return std::nullopt;
-         return sum / static_cast<double>(many);
-       }},
+       .of_class =
+           [](const ClassCounts& c) {
+             return std::optional(ratio(2 * c.hits, c.taken + c.occurring));
+           }},
+      {.name = "auc", .tasks = classes, .of_class = [](const ClassCounts& c) { return c.auc; }},
       {.name = "mse",
        .tasks = values,
        .terms = {squared_error},
@@ -152,20 +143,25 @@ double Metrics::accuracy() const {
   return ratio(correct, count_);
 }
 
-/// By class; of binary targets one. A class has none where scores were dropped, or where it lacks
-/// one kind of targets.
-Aucs Metrics::aucs() const {
-  Aucs all;
-  if (static_cast<int64_t>(labels_.size()) != count_) return all;
-  if (task_ == Task::kBinary) all.push_back(auc_of(scores_, labels_, 0, 1, 1));
-  if (task_ == Task::kClasses)
-    for (int64_t c = 0; c < classes_; ++c)
-      all.push_back(auc_of(scores_, labels_, c, classes_, static_cast<int32_t>(c)));
+/// The counts of each class. A class has no auc if scores were dropped or if it lacks one kind of
+/// targets; of binary targets only the ones have an auc.
+std::vector<ClassCounts> Metrics::class_counts() const {
+  const bool scored = static_cast<int64_t>(labels_.size()) == count_;
+  std::vector<ClassCounts> all;
+  for (size_t c = 0; c < hits_.size(); ++c) {
+    const auto label = static_cast<int32_t>(c);
+    all.push_back({hits_[c], taken_[c], occurring_[c]});
+    if (scored && task_ == Task::kClasses)
+      all.back().auc = auc_of(scores_, labels_, label, classes_, label);
+    if (scored && task_ == Task::kBinary && label == 1)
+      all.back().auc = auc_of(scores_, labels_, 0, 1, label);
+  }
   return all;
 }
 
-std::optional<double> Metrics::figure(const MetricRow& row, const Aucs& aucs) const {
-  if (row.of_all != nullptr) return row.of_all(*this, aucs);
+std::optional<double> Metrics::figure(const MetricRow& row,
+                                      const std::vector<ClassCounts>& counts) const {
+  if (row.of_all != nullptr) return row.of_all(*this);
   if (row.of_sums != nullptr) {
     size_t first = 0;
     for (const MetricRow* before = metric_rows().data(); before != &row; ++before)
@@ -173,39 +169,40 @@ std::optional<double> Metrics::figure(const MetricRow& row, const Aucs& aucs) co
     return row.of_sums(std::span(value_sums_).subspan(first, row.terms.size()),
                        static_cast<double>(count_));
   }
-  if (task_ == Task::kBinary) return row.of_class({hits_[1], taken_[1], occurring_[1]});
+  if (task_ == Task::kBinary) return row.of_class(counts[1]);
   double sum = 0;
-  int64_t occur = 0;
-  for (size_t c = 0; c < hits_.size(); ++c) {
-    if (occurring_[c] == 0) continue;
-    ++occur;
-    sum += row.of_class({hits_[c], taken_[c], occurring_[c]});
+  int64_t many = 0;
+  for (const ClassCounts& of : counts) {
+    if (of.occurring == 0) continue;
+    if (const auto value = row.of_class(of)) sum += *value, ++many;
   }
-  return sum / static_cast<double>(occur);
+  if (many == 0) return std::nullopt;
+  return sum / static_cast<double>(many);
 }
 
 json Metrics::report() const {
   json report{{"loss", loss()}};
   if (count_ == 0) return report;
-  const Aucs aucs = this->aucs();
+  const std::vector<ClassCounts> counts = class_counts();
   for (const MetricRow& row : metric_rows())
     if (has(row, task_))
-      if (const auto value = figure(row, aucs)) report[std::string(row.name)] = *value;
+      if (const auto value = figure(row, counts)) report[std::string(row.name)] = *value;
 
   // Tables per class are only given for few classes, as the confusion is.
-  if (task_ == Task::kClasses && !confusion_.empty()) add_tables(report, aucs);
+  if (task_ == Task::kClasses && !confusion_.empty()) add_tables(report, counts);
   return report;
 }
 
-void Metrics::add_tables(json& report, const Aucs& aucs) const {
+void Metrics::add_tables(json& report, const std::vector<ClassCounts>& counts) const {
   json list = json::array(), confusion = json::array();
-  for (size_t c = 0; c < hits_.size(); ++c) {
+  for (size_t c = 0; c < counts.size(); ++c) {
     json of;
-    for (const MetricRow& row : metric_rows())
-      if (row.of_class != nullptr)
-        of[std::string(row.name)] = row.of_class({hits_[c], taken_[c], occurring_[c]});
-    of["auc"] = c < aucs.size() && aucs[c] ? json(*aucs[c]) : json();
-    of["count"] = occurring_[c];
+    for (const MetricRow& row : metric_rows()) {
+      if (row.of_class == nullptr) continue;
+      const auto value = row.of_class(counts[c]);
+      of[std::string(row.name)] = value ? json(*value) : json();
+    }
+    of["count"] = counts[c].occurring;
     list.push_back(std::move(of));
     const auto row = confusion_.begin() + static_cast<int64_t>(c) * classes_;
     confusion.push_back(std::vector<int64_t>(row, row + classes_));

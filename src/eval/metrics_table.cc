@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "config/job_parts.h"
 #include "eval/metrics.h"
 
 namespace tutti {
@@ -78,14 +79,13 @@ std::string class_name(const std::vector<std::string>& names, size_t c) {
 }  // namespace
 
 std::string metrics_table(const json& report, const std::vector<std::string>& names) {
-  // The known averages come in a fixed order, then whatever else the report has.
+  // The known averages come in the order of their rows, then whatever else the report has.
   Table averages;
-  const char* order[] = {"loss", "perplexity", "accuracy", "precision", "recall",
-                         "f1",   "auc",        "mse",      "mae",       "r2"};
+  const std::vector<std::string> order = names_of<MetricPart>();
   const auto known = [&](const std::string& key) {
-    return std::find(std::begin(order), std::end(order), key) != std::end(order);
+    return std::find(order.begin(), order.end(), key) != order.end();
   };
-  for (const char* key : order)
+  for (const std::string& key : order)
     if (report.contains(key)) averages.row({key, number(report.at(key))});
   for (const auto& [key, value] : report.items())
     if (!known(key) && value.is_number()) averages.row({key, number(value)});
@@ -93,11 +93,15 @@ std::string metrics_table(const json& report, const std::vector<std::string>& na
 
   if (const auto list = report.find("per_class"); list != report.end() && !list->empty()) {
     Table table;
-    table.row({"class", "precision", "recall", "f1", "auc", "count"});
+    std::vector<std::string> columns{"class"};
+    for (const std::string& key : order)
+      if (list->front().contains(key)) columns.push_back(key);
+    columns.emplace_back("count");
+    table.row(columns);
     for (size_t c = 0; c < std::min(kMostClasses, list->size()); ++c) {
-      const json& of = (*list)[c];
-      table.row({class_name(names, c), number(of.at("precision")), number(of.at("recall")),
-                 number(of.at("f1")), number(of.at("auc")), number(of.at("count"))});
+      std::vector<std::string> row{class_name(names, c)};
+      for (size_t k = 1; k < columns.size(); ++k) row.push_back(number((*list)[c].at(columns[k])));
+      table.row(row);
     }
     out += (out.empty() ? "" : "\n") + table.text();
     if (list->size() > kMostClasses)

@@ -2,7 +2,7 @@
 // Pure functions of small numbers, tested exhaustively for small cases. Nothing here knows of
 // processes, memory or models.
 //
-//   W lanes (data-parallel shards of the global batch; a lane's sum is the same whoever runs it),
+//   W lanes (fixed parts of the global batch; a lane's sum is the same whoever runs it),
 //   N ranks (N <= W), M micro-batches per lane, B samples per micro-batch; a step consumes W*M*B
 //   samples, the global batch
 #pragma once
@@ -71,19 +71,20 @@ std::vector<TreeSum> sums_after_lane(int64_t lane, Range owned, int64_t lanes);
 /// partials that it keeps and the one in work.
 int fold_buffers(Range owned, int64_t lanes);
 
-/// Elements in a chunk. Norms are summed by chunks and units are cut at chunk borders; chunks start
-/// anew at every parameter.
+/// Elements in a parameter chunk. Norms are summed by these chunks and units are cut where they
+/// begin; they start anew at every parameter.
 inline constexpr int64_t kChunk = 4096;
 /// Parameters start at multiples of this many floats: 256 bytes (128 in 16 bits), for the matmuls
 /// of GPUs choose their kernels by alignment.
 inline constexpr int64_t kAlign = 64;
 inline int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/// The chunks of a flat unit whose parameters are at `parameters` (ranges of offsets without
-/// padding, ascending): every range is cut into pieces of kChunk, the last of which is shorter.
+/// The parameter chunks of a flat unit whose parameters are at `parameters` (ranges of offsets
+/// without padding, ascending): every range is cut into pieces of kChunk, the last of which is
+/// shorter.
 std::vector<Range> chunks_of(const std::vector<Range>& parameters);
 /// Cuts a unit of `size` floats (padding included) into `parts` contiguous slices at the starts of
-/// chunks, as even as these allow. Slices cover [0, size) in order; some may be empty.
+/// parameter chunks, as even as these allow. Slices cover [0, size) in order; some may be empty.
 std::vector<Range> slices_of(const std::vector<Range>& parameters, int64_t size, int parts);
 
 /// Which host a rank is on when `ranks` are grouped into `hosts` in order, with sizes that differ

@@ -1,3 +1,4 @@
+// The keys' own rows say how they are named, so a new key needs nothing here.
 #include "grid/layout_name.h"
 
 #include <fmt/format.h>
@@ -9,17 +10,18 @@ namespace tutti {
 
 namespace {
 
-/// Of the keys that are not off and say something to this layout, in the order of their rows.
-/// `form` is the key's text for it.
-std::string words_of(const LayoutConfig& layout, std::string Key::*form, bool fold) {
+/// The words of all keys that are not off and mean something to this layout, in the order of their
+/// rows. `form` is the form of a key's words; without `whole`, keys are left out that a table has
+/// columns for.
+std::string words_of(const LayoutConfig& layout, std::string Key::*form, bool whole) {
   Job job;
   job.layout = layout;
-  if (!fold || layout.fold == FoldKind::kLocal) job.layout.fold = FoldKind::kAuto;
   std::string text;
   for (const Key& key : keys()) {
-    if ((key.*form).empty()) continue;
+    if ((key.*form).empty() || (key.own_column && !whole)) continue;
     const Value value = key.get(job);
-    const bool said = value != key.off() || key.always_named;
+    const bool plain = value == key.off || value == key.fallback;
+    const bool said = !plain || key.always_named;
     if (said && key.idle_reason(job).empty())
       text += fmt::format(fmt::runtime(key.*form), plain_text(value));
   }

@@ -35,7 +35,7 @@ struct Mesh {
   int shard(int d) const { return d % shards; }
   bool operator==(const Mesh&) const = default;
 };
-/// The mesh of a layout. It must make up all ranks, which config/check_layout.cc sees to.
+/// The mesh of a layout. It must make up all ranks, which config/check/layout.cc sees to.
 Mesh mesh_of(const LayoutConfig& layout);
 
 /// How a step's sums are made.
@@ -100,8 +100,8 @@ Round round_between(const SumOptions& options, int together, int position);
 /// Levels of an owner's stack: at least 1.
 int stack_levels(const std::vector<Round>& rounds);
 
-/// Of a sum over `columns` columns that `ranks` tensor ranks hold: how many of its parts (there are
-/// `columns` of them) arrive at one rank from the others, at most.
+/// The most parts that arrive at one rank from the others when `ranks` tensor ranks sum over
+/// `columns` columns. The sum has as many parts as columns.
 int64_t arriving_parts(int columns, int ranks);
 
 }  // namespace tutti

@@ -1,7 +1,9 @@
+// Connects runs with this folder: baselines, samples at the end, teachers and first values.
+// Training itself does not include it.
 #include "infer/add_inference.h"
 
+#include "base/error.h"
 #include "config/job_parts.h"
-#include "data/core/sources.h"
 #include "infer/baseline.h"
 #include "infer/prepare.h"
 #include "infer/sampler.h"
@@ -20,14 +22,26 @@ std::optional<Baseline> baseline_of(const Job& job, const Split& data) {
     case BaselineKind::kBigram:
       return Baseline{"byte bigram", bigram_loss(*data.train, *data.held_out, job.model.context)};
     case BaselineKind::kTruth:
-      return Baseline{"truth", clicks_truth_loss(job.train.seed, data.held_out->size())};
+      TUTTI_CHECK(data.truth, "data.kind = \"{}\" offers a truth and opens without one",
+                  job.data.kind);
+      return Baseline{"truth", data.truth()};
   }
   return std::nullopt;
 }
 
 std::optional<std::string> sample_of(const Finished& run) {
-  const bool writes = model_part(run.job).sequences && run.job.train.tensor_slices == 1;
-  if (!writes || run.job.train.sample_bytes == 0) return std::nullopt;
+  if (run.job.train.sample_bytes == 0) return std::nullopt;
+
+  // Somebody who asked for a sample that cannot be written was refused before. One that only comes
+  // with a built-in job is told of here.
+  const bool foreign = !model_part(run.job).sequences;
+  if (foreign || run.job.train.tensor_slices > 1)
+    return fmt::format("no sample: {}",
+                       foreign
+                           ? fmt::format("a model of kind {} writes no text", run.job.model.kind)
+                           : fmt::format("train.tensor_slices = {}, and a model in columns "
+                                         "writes no text",
+                                         run.job.train.tensor_slices));
   Job job = run.job;
   const Units* units = &run.trainer.units();
   RunnerOptions options = run.trainer.runner_options();

@@ -5,7 +5,7 @@
 
 namespace tutti {
 
-/// Gives a run all of it.
+/// Gives a run everything that this folder adds to runs and models.
 void add_inference(RunOptions& options);
 
 }  // namespace tutti

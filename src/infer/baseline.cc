@@ -1,3 +1,4 @@
+// Counts pairs of bytes once, then looks the loss of each pair up.
 #include "infer/baseline.h"
 
 #include <ATen/ops/empty.h>

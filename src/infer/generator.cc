@@ -1,3 +1,5 @@
+// Draws codes by the seed and decodes them a block at a time. A sample does not depend on the block
+// that it is decoded in.
 #include "infer/generator.h"
 
 #include <ATen/ops/empty.h>

@@ -1,3 +1,5 @@
+// Adds to a model what a job names by file: the loss becomes one that also listens to a teacher,
+// and parameters start with given values.
 #include "infer/prepare.h"
 
 #include <algorithm>
@@ -40,6 +42,8 @@ void add_teacher(const Job& job, Model& model, const MakeModel& make_model) {
       throw Error(fmt::format("loss.teacher = \"{}\": its model reads other data than this job's",
                               job.loss.teacher));
   }
+
+  // The teacher must answer in the shape of this model's output.
   auto& segments = model.blocks.back().segments;
   const std::vector<Border> inputs = segments.back()->inputs();
   const auto output = std::find_if(inputs.begin(), inputs.end(),

@@ -1,3 +1,5 @@
+// Runs the whole context for every token: simple, and fast enough for the few bytes that a run
+// shows.
 #include "infer/sampler.h"
 
 #include <ATen/core/Tensor.h>
@@ -30,6 +32,9 @@ struct Sampler::Impl {
     if (data_part(job).unreadable)
       throw Error(
           "the model was trained on a file of tokens: what text they stand for is not known");
+    if (job.train.tensor_slices > 1)
+      throw Error(fmt::format("train.tensor_slices = {}: a model in columns writes no text",
+                              job.train.tensor_slices));
     job.train.micro_batch_size = 1;
     model = make_model(job);
     shape = describe(model);
@@ -79,6 +84,8 @@ std::string Sampler::text(const std::string& prompt, int64_t length, uint64_t se
                           double temperature, const std::function<bool()>& enough) {
   const Job& job = impl_->job;
   if (prompt.empty()) throw Error("a sample needs a prompt of at least one byte");
+
+  // The tensors are made once. Targets are zeros, which a forward for logits does not look at.
   int64_t context = job.model.context;
   at::Tensor tokens = at::zeros({1, context}, at::kLong),
              targets = at::zeros({1, context}, at::kLong);
@@ -87,6 +94,9 @@ std::string Sampler::text(const std::string& prompt, int64_t length, uint64_t se
   std::string text = prompt;
   Pass pass;
   pass.training = false;
+
+  // Every token is drawn from the logits after the last `context` tokens, by a draw keyed by its
+  // number.
   const size_t whole = prompt.size() + static_cast<size_t>(length);
   for (uint64_t n = 0; text.size() < whole && !(enough && enough()); ++n) {
     const int64_t seen = std::min<int64_t>(context, static_cast<int64_t>(written.size()));

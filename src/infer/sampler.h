@@ -6,16 +6,17 @@
 #include <string>
 
 #include "data/text/tokenizer.h"
-#include "engine/units.h"
 #include "model/core/runner.h"
 #include "model/make_model.h"
+#include "state/units.h"
 
 namespace tutti {
 
 class Sampler {
  public:
   /// Runs the job's model with one sample per micro-batch on the given units (which must outlive
-  /// it), where `options` says. Throws Error for a model that was trained on a file of tokens.
+  /// it), where `options` says. Throws Error for a model that was trained on a file of tokens, and
+  /// for one in columns.
   Sampler(const Job& job, const MakeModel& make_model, const Units& units,
           std::shared_ptr<const Tokenizer> tokenizer = nullptr, const RunnerOptions& options = {});
   ~Sampler();

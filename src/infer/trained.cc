@@ -1,3 +1,5 @@
+// Loads a run's latest checkpoint into a model without dropout, augmentation or teacher, and runs
+// it forward.
 #include "infer/trained.h"
 
 #include <fmt/ranges.h>
@@ -6,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "config/check/parameter_groups.h"
 #include "config/job_parts.h"
-#include "config/parameter_groups.h"
 #include "state/checkpoint.h"
 #include "state/manifest.h"
 #include "state/safetensors.h"
@@ -44,9 +46,13 @@ std::string tensors_path(const std::string& path) {
 
 void start_from(Model& model, const std::string& given, const std::string& wanted) {
   const std::string path = tensors_path(given);
+
+  // A name with an @ is a slot of the optimizer.
   const auto tensors = read_tensors(path, [&](const std::string& name) {
     return fits(wanted, name) && name.find('@') == std::string::npos;
   });
+
+  // A shared parameter starts with its owner. All tensors that do not fit are named at once.
   std::string faults;
   int taken = 0;
   for (Block& block : model.blocks) {

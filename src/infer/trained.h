@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "engine/units.h"
+#include "state/units.h"
 #include "model/core/runner.h"
 #include "model/make_model.h"
 

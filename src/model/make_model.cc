@@ -2,6 +2,7 @@
 #include "model/make_model.h"
 
 #include "base/error.h"
+#include "config/job_parts.h"
 #include "device/library.h"
 #include "model/adapt/script.h"
 #include "model/cnn/cnn.h"
@@ -54,6 +55,8 @@ constexpr Row kModels[] = {
 };
 
 }  // namespace
+
+std::vector<std::string> model_names() { return row_names(kModels); }
 
 Model make_model(const Job& job) {
   for (const Row& row : kModels)

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "config/job_parts.h"
 #include "net/mixed.h"
+#include "net/shm/flags.h"
 #include "net/shm/inproc.h"
 #include "net/shm/shared_memory.h"
 #include "net/shm/shm.h"
@@ -38,12 +39,20 @@ std::string without_window(const std::string& terms) {
   return terms.substr(std::min(terms.find('\n'), terms.size() - 1) + 1);
 }
 
-void agree(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous,
-           Deadline deadline) {
-  const std::string terms = transport_terms(options, epoch);
-  const std::vector<Card> deck = rendezvous.exchange({.bytes = terms}, deadline);
+/// What shm allocates for a rank besides its window, at least (net/shm/shm.cc): its flags, and a
+/// ring from every rank.
+size_t control_bytes(int ranks) {
+  return sizeof(Flags) + (size_t{16} << 10) * static_cast<size_t>(ranks);
+}
 
-  // The windows of this host are counted together: each alone might fit where all of them do not.
+void agree(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous,
+           const Patience& patience) {
+  const std::string terms = transport_terms(options, epoch);
+  const std::vector<Card> deck = rendezvous.exchange({.bytes = terms}, patience);
+
+  // The memory of this host's ranks is counted together: each rank's alone might fit where that of
+  // all does not. Rings grow with the square of the ranks.
+  const auto& part = part_named<TransportPart>(options.kind);
   size_t host_bytes = 0;
   for (int r = 0; r < rendezvous.size(); ++r) {
     if (without_window(deck[r].bytes) != without_window(terms)) {
@@ -52,10 +61,11 @@ void agree(const TransportOptions& options, const Epoch& epoch, Rendezvous& rend
     }
     const bool same_host =
         options.hosts.empty() || options.hosts[r] == options.hosts[rendezvous.rank()];
-    if (same_host && part_named<TransportPart>(options.kind).windows)
-      host_bytes += std::stoull(deck[r].bytes);
+    if (!same_host || !part.windows) continue;
+    host_bytes += std::stoull(deck[r].bytes);
+    if (part.processes) host_bytes += control_bytes(rendezvous.size());
   }
-  check_available(host_bytes, "windows of this host");
+  check_available(host_bytes, "windows and rings of this host");
 }
 
 using Made = std::unique_ptr<Transport>;
@@ -65,31 +75,31 @@ using Made = std::unique_ptr<Transport>;
 struct Row {
   std::string_view name;
   Made (*make)(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous,
-               Clock& clock, const Cancel* cancel, Deadline deadline);
+               Clock& clock, const Cancel* cancel, const Patience& patience);
 };
 
 Made inproc(const TransportOptions& options, const Epoch&, Rendezvous& rendezvous, Clock& clock,
-            const Cancel* cancel, Deadline deadline) {
-  return make_inproc(options, rendezvous, clock, cancel, deadline);
+            const Cancel* cancel, const Patience& patience) {
+  return make_inproc(options, rendezvous, clock, cancel, patience);
 }
 
 Made tcp(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous, Clock& clock,
-         const Cancel* cancel, Deadline deadline) {
+         const Cancel* cancel, const Patience& patience) {
   const std::vector<bool> all(static_cast<size_t>(rendezvous.size()), true);
-  return make_tcp(options, epoch, all, rendezvous, clock, cancel, deadline);
+  return make_tcp(options, epoch, all, rendezvous, clock, cancel, patience);
 }
 
 /// Shared memory connects the ranks of a host, and tcp those of different hosts.
 Made shm(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous, Clock& clock,
-         const Cancel* cancel, Deadline deadline) {
+         const Cancel* cancel, const Patience& patience) {
   const int rank = rendezvous.rank(), size = rendezvous.size();
-  auto shm = make_shm(options, epoch, rendezvous, clock, cancel, deadline);
+  auto shm = make_shm(options, epoch, rendezvous, clock, cancel, patience);
   std::vector<bool> elsewhere(size, false);
   for (size_t r = 0; r < options.hosts.size(); ++r)
     elsewhere[r] = options.hosts[r] != options.hosts[rank];
   // All ranks or none go on: whether there are other hosts looks the same from everywhere.
   if (std::find(elsewhere.begin(), elsewhere.end(), true) == elsewhere.end()) return shm;
-  auto tcp = make_tcp(options, epoch, elsewhere, rendezvous, clock, cancel, deadline);
+  auto tcp = make_tcp(options, epoch, elsewhere, rendezvous, clock, cancel, patience);
   return make_mixed(options.hosts, std::move(shm), std::move(tcp));
 }
 
@@ -97,19 +107,21 @@ constexpr Row kTransports[] = {{"inproc", inproc}, {"shm", shm}, {"tcp", tcp}};
 
 }  // namespace
 
+std::vector<std::string> transport_names() { return row_names(kTransports); }
+
 std::unique_ptr<Transport> make_transport(const TransportOptions& options, const Epoch& epoch,
                                           Rendezvous& rendezvous, Clock& clock,
-                                          const Cancel* cancel, Deadline deadline) {
+                                          const Cancel* cancel, Patience patience) {
   TUTTI_CHECK(options.hosts.empty() || static_cast<int>(options.hosts.size()) == rendezvous.size(),
               "{} hosts for {} ranks", options.hosts.size(), rendezvous.size());
   TUTTI_CHECK(options.connections >= 1, "{} connections", options.connections);
 
   // Terms are compared before anything is made, for every kind.
-  agree(options, epoch, rendezvous, deadline);
+  agree(options, epoch, rendezvous, patience);
 
   for (const Row& row : kTransports)
     if (row.name == options.kind)
-      return row.make(options, epoch, rendezvous, clock, cancel, deadline);
+      return row.make(options, epoch, rendezvous, clock, cancel, patience);
   throw Error(fmt::format("no such transport: {}", options.kind));
 }
 

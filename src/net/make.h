@@ -34,10 +34,13 @@ uint64_t new_token();
 /// equal on all ranks.
 std::string transport_terms(const TransportOptions& options, const Epoch& epoch);
 
+/// The transports that connect ranks in the host's memory.
+std::vector<std::string> transport_names();
+
 /// Of kind "shm" with several hosts it makes shm inside a host and tcp between hosts, as one
 /// transport (net/mixed.h).
 std::unique_ptr<Transport> make_transport(const TransportOptions& options, const Epoch& epoch,
                                           Rendezvous& rendezvous, Clock& clock,
-                                          const Cancel* cancel, Deadline deadline);
+                                          const Cancel* cancel, Patience patience);
 
 }  // namespace tutti

@@ -82,7 +82,7 @@ std::string dashes(const Style& style) {
 bool legend_below(size_t runs) { return runs > kColours.size(); }
 double right_of(size_t runs) { return legend_below(runs) ? kBelow : kBeside; }
 
-/// Without values that no picture can show.
+/// The points without those that no picture can show.
 Points drawable(const Points& points) {
   Points kept;
   for (const auto& [x, y] : points)
@@ -191,7 +191,7 @@ Axis values_of(const std::vector<Run>& runs) {
     for (const Points* points : {&run.smooth, &run.held_out})
       for (const auto& [step, value] : *points) cover(value);
 
-    // Of the original values the hundredth and the last hundredth are the range.
+    // The axis covers the original values from the first to the last hundredth of them.
     std::vector<double> values;
     for (const auto& [step, value] : run.original) values.push_back(value);
     if (values.empty()) continue;

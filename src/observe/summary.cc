@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/text/lists.h"
+#include "config/job_parts.h"
 #include "eval/metrics.h"
 
 namespace tutti {
@@ -24,6 +25,14 @@ using nlohmann::json;
 double number(const json& object, const char* name, double otherwise) {
   const auto at = object.find(name);
   return at != object.end() && at->is_number() ? at->get<double>() : otherwise;
+}
+
+/// The metrics of a report that its line shows, in the order of their rows.
+std::vector<std::string> headlines(const json& metrics) {
+  return names_where<MetricPart>([&](const MetricPart& part) {
+    const auto value = metrics.find(part.name);
+    return part.headline && value != metrics.end() && value->is_number();
+  });
 }
 
 /// The seconds per kind of work, in the order in which a step does them, then all others.
@@ -105,9 +114,8 @@ std::string evaluation_text(const json& e) {
 
   // The most telling metrics of all tasks; a report has those of its own.
   if (const auto metrics = e.find("metrics"); metrics != e.end())
-    for (const char* name : {"accuracy", "perplexity", "auc", "mae", "r2"})
-      if (const auto value = metrics->find(name); value != metrics->end() && value->is_number())
-        text += fmt::format("   {} {:.4f}", name, value->get<double>());
+    for (const std::string& name : headlines(*metrics))
+      text += fmt::format("   {} {:.4f}", name, metrics->at(name).get<double>());
 
   // What the loss is compared with, where the job names something.
   if (const auto baseline = e.find("baseline"); baseline != e.end()) {
@@ -121,11 +129,13 @@ std::string evaluation_text(const json& e) {
 std::string test_text(const json& e) {
   // The two most important numbers get lines of their own; the table has the rest.
   json metrics = e.at("metrics");
+  std::vector<std::string> first = headlines(metrics);
+  first.resize(std::min<size_t>(first.size(), 1));
+  if (metrics.contains("loss")) first.emplace_back("loss");
   std::string text;
-  for (const char* name : {"accuracy", "loss"}) {
-    if (!metrics.contains(name)) continue;
-    text +=
-        fmt::format("{}test {} {:.4f}", text.empty() ? "" : "\n", name, number(metrics, name, NAN));
+  for (const std::string& name : first) {
+    text += fmt::format("{}test {} {:.4f}", text.empty() ? "" : "\n", name,
+                        number(metrics, name.c_str(), NAN));
     metrics.erase(name);
   }
   std::string table = metrics_table(metrics, e.value("classes", std::vector<std::string>()));

@@ -1,6 +1,6 @@
-// What the optimizers of a job have in common: the scalars of a step, computed in double and rounded
-// to float once, with the scaling and clipping of gradients among them. A new optimizer derives from
-// Fused and changes what differs for it.
+// What the optimizers of a job have in common: the scalars of a step, computed in double and
+// rounded to float once, with the scaling and clipping of gradients among them. A new optimizer
+// derives from Fused and changes what differs for it.
 #pragma once
 
 #include <cmath>

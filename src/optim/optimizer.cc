@@ -206,6 +206,8 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, Isa isa) {
   throw Error(fmt::format("train.optimizer = \"{}\": not an optimizer", config.optimizer));
 }
 
+std::vector<std::string> optimizer_names() { return row_names(kOptimizers); }
+
 double clip_factor(double norm, double clip) {
   return clip == 0 ? 1 : std::min(1.0, clip / (norm + 1e-6));
 }

@@ -64,6 +64,9 @@ class Optimizer {
 /// Error for an instruction set that the processor lacks.
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, Isa isa = Isa::kAuto);
 
+/// The optimizers that there are.
+std::vector<std::string> optimizer_names();
+
 /// min(1, clip / (norm + 1e-6)), or 1 when clip is 0: torch's rule.
 double clip_factor(double norm, double clip);
 

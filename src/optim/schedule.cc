@@ -41,11 +41,16 @@ double cosine(const TrainConfig& config, double t, double p) {
   return between(config.final_lr, 1, half_wave(part));
 }
 
+/// Up in a straight line.
+double straight_warmup(const TrainConfig& config, int64_t step) {
+  return config.lr * static_cast<double>(step + 1) / static_cast<double>(config.warmup);
+}
+
 /// Up in half a wave, from lr / 25: the usual start of a one-cycle schedule.
 double one_cycle_warmup(const TrainConfig& config, int64_t step) {
   constexpr double kStart = 1.0 / 25;
-  return between(kStart, 1,
-                 1 - half_wave(static_cast<double>(step) / static_cast<double>(config.warmup)));
+  const double part = static_cast<double>(step) / static_cast<double>(config.warmup);
+  return config.lr * between(kStart, 1, 1 - half_wave(part));
 }
 
 /// Where a step is in its schedule, after the warm-up.
@@ -55,10 +60,13 @@ struct Course {
   int64_t step = 0;  ///< of the job
 };
 
-/// A schedule of the table in config/job_parts.cc: what train.lr is multiplied by.
+/// A schedule of the table in config/job_parts.cc.
 struct Schedule {
   std::string_view name;
+  /// What train.lr is multiplied by after the warm-up.
   double (*factor)(const TrainConfig& config, const Course& at, const Watched& watched);
+  /// The rate of a step of the warm-up.
+  double (*warmup)(const TrainConfig& config, int64_t step) = straight_warmup;
 };
 
 double every(const TrainConfig& config, const Course& at) {
@@ -79,8 +87,11 @@ constexpr Schedule kSchedules[] = {
      }},
     {"cosine", [](const TrainConfig& c, const Course& at,
                   const Watched&) { return cosine(c, at.steps, at.part); }},
-    {"one-cycle", [](const TrainConfig& c, const Course& at,
-                     const Watched&) { return between(c.final_lr, 1, half_wave(at.part)); }},
+    {"one-cycle",
+     [](const TrainConfig& c, const Course& at, const Watched&) {
+       return between(c.final_lr, 1, half_wave(at.part));
+     },
+     one_cycle_warmup},
     {"inverse-sqrt",
      [](const TrainConfig& c, const Course& at, const Watched&) {
        const auto start = static_cast<double>(std::max<int64_t>(c.warmup, 1));
@@ -90,16 +101,19 @@ constexpr Schedule kSchedules[] = {
      [](const TrainConfig&, const Course&, const Watched& watched) { return watched.rate; }},
 };
 
+const Schedule& schedule_named(std::string_view name) {
+  for (const Schedule& schedule : kSchedules)
+    if (schedule.name == name) return schedule;
+  throw Error(fmt::format("train.schedule = \"{}\": not a schedule", name));
+}
+
 }  // namespace
 
+std::vector<std::string> rate_schedule_names() { return row_names(kSchedules); }
+
 double learning_rate(const TrainConfig& config, int64_t step, const Watched& watched) {
-  const double lr = config.lr;
-  // Without a warm-up of its own a schedule goes up in a straight line.
-  if (step < config.warmup) {
-    if (part_named<SchedulePart>(config.schedule).own_warmup)
-      return lr * one_cycle_warmup(config, step);
-    return lr * static_cast<double>(step + 1) / static_cast<double>(config.warmup);
-  }
+  const Schedule& schedule = schedule_named(config.schedule);
+  if (step < config.warmup) return schedule.warmup(config, step);
 
   // Past the job's end a schedule keeps its last value.
   const int64_t end = std::max(config.steps, config.warmup + 1);
@@ -107,9 +121,7 @@ double learning_rate(const TrainConfig& config, int64_t step, const Watched& wat
   at.step = std::min(step, end);
   at.steps = static_cast<double>(at.step - config.warmup);
   at.part = at.steps / static_cast<double>(end - config.warmup);
-  for (const Schedule& schedule : kSchedules)
-    if (schedule.name == config.schedule) return lr * schedule.factor(config, at, watched);
-  throw Error(fmt::format("train.schedule = \"{}\": not a schedule", config.schedule));
+  return config.lr * schedule.factor(config, at, watched);
 }
 
 bool larger_is_better(const std::string& metric) {

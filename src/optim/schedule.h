@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "config/job.h"
 
@@ -35,6 +36,9 @@ struct Judgement {
 };
 /// Judges `value`, that of train.watch at `step`. A value that is not finite is no improvement.
 Judgement judge(const TrainConfig& config, const Watched& before, double value, int64_t step);
+
+/// The schedules that there are.
+std::vector<std::string> rate_schedule_names();
 
 /// The learning rate of a step. Warm-up is linear from lr/warmup to lr. Then, with p the part of
 /// the way from the warm-up to train.steps (1 from there on):

@@ -74,9 +74,9 @@ struct RotaryShape {
   int64_t batch, length, heads, dim, columns;
 };
 
-/// What a model in tensor slices uses instead of embed and cross_entropy (a vocabulary-parallel
-/// embedding and loss): the vocabulary is cut, and one slice of it has the ids [first, first +
-/// count). All pointers are null where a device has none of these kernels.
+/// What a model in columns uses instead of embed and cross_entropy (a vocabulary-parallel embedding
+/// and loss): the vocabulary is cut, and one slice of it has the ids [first, first + count). All
+/// pointers are null where a device has none of these kernels.
 template <class A>
 struct VocabularyKernelsFor {
   /// out[r] = table[tokens[r] - first], or zeros where the token belongs to another slice. table is

@@ -28,8 +28,8 @@ struct MatmulFor {
   Product<A> nn;      ///< c [m, n] = a [m, k] * b [k, n]: the gradient of its input
   Product<float> tn;  ///< c [m, n] = a [k, m]^T * b [k, n]: the gradient of its weight
   int64_t (*work)(int64_t m, int64_t n, int64_t k);
-  /// nt and nn with float32 results, for the partial sums of a tensor slice. For A = float they are
-  /// nt and nn.
+  /// nt and nn with float32 results, for the partial sums of a column. For A = float they are nt
+  /// and nn.
   Product<float> nt_sums, nn_sums;
 
   /// Floats of scratch for any of the three products of a layer.

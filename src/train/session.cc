@@ -1,4 +1,5 @@
-// When what is due: the loop of a run, and each of the things that interrupt it.
+// The loop of a run, and what interrupts it when it is due: evaluations, checkpoints, requests to
+// stop.
 #include "train/session.h"
 
 #include <fmt/format.h>
@@ -148,6 +149,8 @@ void Session::announce() {
                     {"bytes_forecast", trainer_.forecast_bytes()},
                     {"device_bytes_forecast", trainer_.device_share().bytes},
                     {"startup_seconds", seconds_since(origin_, context_.clock)}});
+
+  // What opening the data found is an event of its own.
   const Split& data = trainer_.data();
   json event{{"event", "data"},
              {"records", data.train->size()},
@@ -159,6 +162,8 @@ void Session::announce() {
   if (first_ && trainer_.partition())
     event["skew"] = to_text(skew_of(trainer_.partition(), *data.train, context_.size));
   reporter_->event(event);
+
+  // What was asked for and came out otherwise is told before the first step.
   if (!data.report.notice.empty())
     reporter_->event({{"event", "notice"}, {"text", data.report.notice}});
   if (trainer_.on_device() && job_.layout.graph)
@@ -166,6 +171,8 @@ void Session::announce() {
       reporter_->event({{"event", "notice"},
                         {"text", fmt::format("steps are issued one by one, not captured: {}",
                                              fmt::join(faults, "; "))}});
+
+  // The run keeps the tokenizer, without which nobody could read what its model writes.
   if (first_ && options_.keep && data.tokenizer) data.tokenizer->save(folder_.tokenizer());
 }
 
@@ -267,7 +274,7 @@ void Session::save() {
   saving_ += seconds_since(begin, context_.clock);
 }
 
-/// Ends the writing of a checkpoint beside the steps, and tells of it.
+/// Ends the writing of a checkpoint that went on alongside the steps, and tells of it.
 void Session::settle() {
   if (!writer_.joinable()) return;
   writer_.join();
@@ -295,7 +302,7 @@ void Session::save_best() {
 }
 
 /// Where rank 0's time went; on a device by the shares of those steps that were traced. Reductions
-/// run beside the compute where overlap is on, so kinds may add up to more than the whole.
+/// run alongside the compute if overlap is on, so kinds may add up to more than the whole.
 json Session::seconds_by_kind() const {
   const Trace& trace = trainer_.trace();
   const double traced = trainer_.traced_seconds(), scale = traced > 0 ? stepping_ / traced : 1;
@@ -373,7 +380,8 @@ void Session::finish(double seconds) {
   hand_back(hash);
 }
 
-/// To the launcher, by rank 0: the state, and whether all that was asked for was done.
+/// Rank 0 tells the launcher the state's hash, and whether a request to stop has left something
+/// undone.
 void Session::hand_back(const std::string& hash) {
   std::snprintf(context_.control.result, sizeof context_.control.result, "%s", hash.c_str());
   context_.control.heeded.store(stop_ ? 1 : 0);

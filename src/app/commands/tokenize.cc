@@ -1,3 +1,5 @@
+// Learns a tokenizer or encodes a text. What is printed goes to stderr if the output itself goes to
+// stdout.
 #include "app/commands/tokenize.h"
 
 #include <fmt/format.h>
@@ -8,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/text/seconds.h"
 #include "base/text/terminal.h"
 #include "data/core/sources.h"
 #include "data/text/tokenizer.h"
@@ -27,7 +30,7 @@ void check(const TokenizeArguments& arguments) {
   if (!faults.empty()) throw ConfigError(std::move(faults));
 }
 
-/// What is said besides the output.
+/// Prints what is not part of the output.
 void say(const TokenizeArguments& arguments, const std::string& line) {
   show(is_stdout(arguments.out) ? stderr : stdout, line + "\n");
 }
@@ -47,8 +50,8 @@ void learn(const TokenizeArguments& arguments, const std::string& text) {
   const Tokenizer tokenizer = Tokenizer::train(text, arguments.vocab);
   const double seconds = watch.seconds();
   write_output(arguments.out, tokenizer.json());
-  say(arguments, fmt::format("{}: {} tokens learned from {:.2f} MB in {:.2f} s", arguments.out,
-                             tokenizer.vocab(), static_cast<double>(text.size()) / 1e6, seconds));
+  say(arguments, fmt::format("{}: {} tokens learned from {} in {}", arguments.out,
+                             tokenizer.vocab(), bytes_text(text.size()), seconds_text(seconds)));
   if (tokenizer.vocab() < arguments.vocab) {
     say(arguments, fmt::format("the text has no pairs for the other {} of --vocab {}",
                                arguments.vocab - tokenizer.vocab(), arguments.vocab));

@@ -9,12 +9,13 @@
 #include <cmath>
 #include <sstream>
 
+#include "app/apart.h"
 #include "app/layouts/plan_command.h"
 #include "base/error.h"
-#include "config/job_check.h"
+#include "base/text/message.h"
+#include "config/check/job_check.h"
 #include "config/schema.h"
 #include "config/value.h"
-#include "device/child.h"
 #include "exec/tier.h"
 #include "infer/prepare.h"
 #include "optim/optimizer.h"
@@ -27,7 +28,8 @@ namespace tutti {
 
 namespace {
 
-constexpr double kPatience = 300;  // seconds
+// The first byte of what the other process answers tells an answer from the faults of the job.
+constexpr char kAnswer = '+', kFaults = '-';
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -37,12 +39,22 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// Lines that a child answered.
-std::vector<std::string> asked(FunctionRef<std::string()> work, const char* what) {
-  const ChildAnswer answer = in_child(work, kPatience);
-  if (answer.ok()) return lines_of(answer.text);
-  if (answer.end == ChildAnswer::End::kThrew) throw ConfigError(lines_of(answer.text));
-  throw Error(fmt::format("{}: {}", what, answer.text));
+/// Lines that a child answered. What it threw is the job's fault, its death is not.
+std::vector<std::string> asked(const std::function<std::string()>& work, const char* what) {
+  std::string answer;
+  try {
+    answer = answer_apart([&] {
+      try {
+        return kAnswer + work();
+      } catch (const std::exception& e) {
+        return kFaults + message_of(e);
+      }
+    });
+  } catch (const Error& e) {
+    throw Error(fmt::format("{}: {}", what, e.what()));
+  }
+  if (answer.starts_with(kFaults)) throw ConfigError(lines_of(answer.substr(1)));
+  return lines_of(answer.substr(1));
 }
 
 /// How far layout a is from b, which was asked for.

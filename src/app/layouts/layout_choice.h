@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-/// With layout.plan = "auto": the arguments with the planner's choice among their settings. Else as
-/// they are. A run that goes on keeps its layout.
+/// The arguments, with the planner's choice among their settings if layout.plan = "auto". A run
+/// that goes on keeps its layout.
 TrainArguments with_planned_layout(TrainArguments arguments, const MakeModel& make_model);
 
 /// Throws ConfigError naming why the model cannot run on the job's mesh and the nearest ones on

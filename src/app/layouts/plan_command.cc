@@ -1,14 +1,14 @@
+// Poses the question to the search (job, machine, hosts, memory), asks it, and prints the answer. A
+// job for a GPU is resolved even on a host without one.
 #include "app/layouts/plan_command.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <map>
 #include <numeric>
 #include <set>
-#include <span>
 #include <sstream>
 
 #include "app/doctor/doctor_host.h"
@@ -18,9 +18,9 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/text/lists.h"
+#include "base/text/seconds.h"
 #include "base/text/terminal.h"
-#include "config/check.h"
-#include "config/job_check.h"
 #include "config/job_parts.h"
 #include "config/schema.h"
 #include "config/value.h"
@@ -62,6 +62,12 @@ struct Planned {
   }
 };
 
+/// Gives the layout keys that say nothing to the job their defaults: a run would refuse them.
+void forget_idle(Job& job) {
+  for (const Key& key : keys())
+    if (key.layout && !key.idle_reason(job).empty()) key.set(job, key.fallback);
+}
+
 Planned plan_job(const PlanArguments& arguments, bool elsewhere) {
   Planned planned;
   planned.asked = load_job(arguments.job, parse_settings(arguments.set, arguments.ranks));
@@ -70,8 +76,8 @@ Planned plan_job(const PlanArguments& arguments, bool elsewhere) {
   planned.job = planned.asked;
   Job& job = planned.job;
   forget_layout(job);
-  // What has no meaning without a mesh would be refused.
-  job.layout.cut = "", job.layout.depth = 1, job.layout.hosts = 1, job.layout.ranks = 0;
+  job.layout.hosts = 1, job.layout.ranks = 0;
+  forget_idle(job);
   planned.machine = this_machine();
   add_gpus(planned.machine, job.numerics.device);
   if (elsewhere && planned.cuda() && planned.machine.gpus.empty())
@@ -82,20 +88,21 @@ Planned plan_job(const PlanArguments& arguments, bool elsewhere) {
   return planned;
 }
 
-/// The job with a candidate's layout, as a run would have it.
+/// The job with a candidate's layout, as a run would have it: what is not searched is as written.
 Job with_layout(const Planned& planned, const MeshOptions& options) {
   Job job = planned.job;
+  for (const Key& key : keys())
+    if (key.layout && !key.searched) key.set(job, key.get(planned.asked));
   job.layout.ranks = planned.ranks;
   set_layout(job, options);
-  if (options.mesh.pipeline > 1) job.layout.cut = planned.asked.layout.cut;
-  if (options.zero == 3) job.layout.depth = planned.asked.layout.depth;
+  forget_idle(job);
   return job;
 }
 
 /// Finds a setting that has no meaning on the layout, which a run would refuse.
 std::string idle_setting(const Job& asked, const Job& job) {
   for (const Key& key : keys()) {
-    if (key.section != "layout" || key.get(asked) == key.fallback) continue;
+    if (!key.layout || key.get(asked) == key.fallback) continue;
     if (const std::string reason = key.idle_reason(job); !reason.empty())
       return fmt::format("{} = {} is set, which has no meaning with {}", key.full_name(),
                          value_text(key.get(asked)), reason);
@@ -144,21 +151,22 @@ void print_best(const SearchResult& result) {
     return c.link[static_cast<size_t>(Axis::kHosts)] > 0;
   };
   const bool hosts = std::any_of(result.best.begin(), result.best.end(), by_hosts);
+
+  // The column of hosts is there only if some layout sends anything between hosts.
   fmt::print("{:>3} {:>10} {:>8} {:>8} {:>10} {:>10} {}{:>10} {:>10}  {}\n", "", "step", "bubble",
              "exposed", "peak", "data", hosts ? fmt::format("{:>10} ", "hosts") : "", "tensor",
              "pipeline", "layout");
-  fmt::print("{:>3} {:>10} {:>8} {:>8} {:>10} {:>{}}\n", "", "", "", "", "a rank",
-             "a link and step", hosts ? 43 : 32);
+  fmt::print("{:>3} {:>10} {:>8} {:>8} {:>10} {:>{}}\n", "", "", "", "", "per rank",
+             "per link and step", hosts ? 43 : 32);
   for (size_t i = 0; i < std::min(kShown, result.best.size()); ++i) {
     const Candidate& c = result.best[i];
     const auto link = [&](Axis axis) {
       const double bytes = c.link[static_cast<size_t>(axis)];
       return bytes > 0 ? bytes_text(bytes) : std::string("-");
     };
-    const bool long_step = c.seconds >= 10;
-    fmt::print("{:>3} {:>7.4g} {:>2} {:>6.1f} % {:>6.1f} % {:>10} {:>10} {}{:>10} {:>10}  {}\n",
-               i + 1, long_step ? c.seconds : c.seconds * 1e3, long_step ? "s" : "ms",
-               100 * c.bubble, 100 * c.exposed, bytes_text(c.memory.total()), link(Axis::kData),
+    fmt::print("{:>3} {:>10} {:>6.1f} % {:>6.1f} % {:>10} {:>10} {}{:>10} {:>10}  {}\n", i + 1,
+               seconds_text(c.seconds), 100 * c.bubble, 100 * c.exposed,
+               bytes_text(c.memory.total()), link(Axis::kData),
                hosts ? fmt::format("{:>10} ", link(Axis::kHosts)) : "", link(Axis::kTensor),
                link(Axis::kPipeline), layout_name(c.options));
   }
@@ -167,14 +175,14 @@ void print_best(const SearchResult& result) {
 void print_rejected(const SearchResult& result) {
   if (result.rejected.empty()) return;
   fmt::print("\nrejected\n");
-  const std::vector<Rejection> reasons = merged(result.rejected);
-  for (const Rejection& r : std::span(reasons).first(std::min(kReasons, reasons.size()))) {
-    fmt::print("{:>5}  {}\n", r.layouts.size(), r.reason);
-    for (size_t i = 0; i < std::min(kNamed, r.layouts.size()); ++i)
-      fmt::print("         {}\n", r.layouts[i]);
-    if (r.layouts.size() > kNamed) fmt::print("         ...\n");
+  std::vector<std::string> reasons;
+  for (const Rejection& r : merged(result.rejected)) {
+    std::string& text = reasons.emplace_back(fmt::format("{:>5}  {}", r.layouts.size(), r.reason));
+    for (const std::string& layout : first_few(r.layouts, kNamed))
+      text += fmt::format("\n         {}", layout);
   }
-  if (reasons.size() > kReasons) fmt::print("and {} more reasons\n", reasons.size() - kReasons);
+  for (const std::string& reason : first_few(std::move(reasons), kReasons))
+    fmt::print("{}\n", reason);
 }
 
 void print_largest(const SearchResult& result, const SearchRequest& request) {
@@ -198,13 +206,15 @@ CostOptions cost_of(const PlanArguments& arguments, const Planned& planned, cons
   CostOptions cost;
   if (!arguments.calibration.empty() && planned.cuda())
     throw ConfigError({fmt::format(
-        "--calibration {} but numerics.device = \"cuda\": it holds rates of a CPU, those of a "
-        "GPU are assumed; leave it out, or set numerics.device = \"cpu\"",
+        "--calibration {} but numerics.device = \"cuda\": it holds rates of a CPU, those of a GPU "
+        "are assumed; leave it out, or set numerics.device = \"cpu\"",
         arguments.calibration)});
   if (!arguments.calibration.empty() && !path_exists(arguments.calibration))
     throw ConfigError(
         {fmt::format("--calibration {}: there is no such file; `tutti calibrate --out {}` makes it",
                      arguments.calibration, arguments.calibration)});
+
+  // GPUs have no calibration file: their rates are assumed.
   cost.calibration =
       planned.cuda() ? default_calibration(DeviceKind::kCuda, 1,
                                            planned.job.numerics.precision != Precision::kFloat32)
@@ -218,7 +228,7 @@ CostOptions cost_of(const PlanArguments& arguments, const Planned& planned, cons
   return cost;
 }
 
-/// What the rates are of.
+/// Which machine the rates are of, and whether they were measured.
 std::string machine_text(const Planned& planned, const Calibration& c) {
   if (planned.cuda())
     return fmt::format(
@@ -226,10 +236,10 @@ std::string machine_text(const Planned& planned, const Calibration& c) {
         planned.elsewhere() ? "no GPU here" : planned.machine.gpus.front().name,
         rate_text(c.matmul.front(), "FLOP"), planned.job.numerics.precision,
         rate_text(c.copy.alone, "B"),
-        rate_text(1e9 / message_seconds(
-                            c.rates_of(std::string(automatic_transport(true, Workers::kProcess))),
-                            1e9),
-                  "B"),
+        rate_text(
+            1e9 / message_seconds(
+                      c.rates_of(std::string(automatic_transport(true, Workers::kProcess))), 1e9),
+            "B"),
         rate_text(c.tier, "B"));
   return c.measured ? fmt::format("{} cores, calibrated: {}", c.cores, c.source)
                     : "not calibrated: rates are assumed; `tutti calibrate` measures them";
@@ -242,6 +252,8 @@ void print_header(const Planned& planned, const ModelShape& shape, const SearchR
              t.lanes, t.micro_batches, t.micro_batch_size, t.optimizer,
              static_cast<double>(shape.parameter_count()) / 1e6);
   fmt::print("machine  {}\n", machine_text(planned, cost.calibration));
+
+  // Segments were run on this machine, or their seconds follow from what they declare.
   if (cost.measured.empty()) {
     const bool wider = planned.elsewhere() && planned.job.numerics.precision != Precision::kFloat32;
     fmt::print("segments not run: by the FLOPs and bytes that they declare{}\n",
@@ -251,8 +263,8 @@ void print_header(const Planned& planned, const ModelShape& shape, const SearchR
     for (const auto& block : cost.measured)
       for (const SegmentSeconds& s : block)
         all.forward += s.forward, all.input += s.input, all.weight += s.weight;
-    fmt::print("segments measured: a micro-batch takes {:.4g} ms forward, {:.4g} ms back\n",
-               all.forward * 1e3, (all.input + all.weight) * 1e3);
+    fmt::print("segments measured: a micro-batch takes {} forward, {} back\n",
+               seconds_text(all.forward), seconds_text(all.input + all.weight));
   }
   const std::set<int> hosts(cost.hosts.begin(), cost.hosts.end());
   fmt::print("ranks    {}{}, {}, {}\n\n", request.ranks,
@@ -277,15 +289,18 @@ Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool 
   prepare_compute_thread(1);
   const RankDevice device = planned.elsewhere() ? RankDevice() : open_rank_device(job, 0);
   const Model model = prepared_model(planned.described(), make_model, /*fresh=*/false);
+
+  // What ATen allocates can only be measured where the model can run.
   ModelShape& shape = question.shape;
   shape = describe(model);
   if (!arguments.quick && device)
     dry_run(model, shape, *device.device, device.at_device(), compute_type(job));
   if (!arguments.quick && !planned.cuda()) dry_run(model, shape);
 
+  // The search varies the options of a single rank; what it does not vary is as the job says.
   SearchRequest& request = question.request;
   request.ranks = planned.ranks;
-  request.space = given_layout(planned.asked);
+  request.space = {planned.asked};
   request.cost = cost_of(arguments, planned, model);
   Job base = planned.asked;  // the cut and the depth as written
   base.layout.ranks = base.layout.tensor = base.layout.pipeline = 1;
@@ -293,6 +308,8 @@ Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool 
   base.numerics = job.numerics;
   request.base = mesh_options(
       base, shape, static_cast<int>(make_optimizer(job.train, job.numerics.isa)->slots().size()));
+
+  // Windows are there only where every host has its ranks in order, as a run would group them.
   request.base.hosts = hosts_in_order(request.cost.hosts);
   const bool grouped = request.cost.hosts.empty() || request.base.hosts > 1;
   request.base.windows = grouped && part_named<TransportPart>(job.layout.transport).windows;
@@ -302,7 +319,7 @@ Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool 
   return question;
 }
 
-/// By host; 0: not said.
+/// The slots of each host; 0 for a host that does not say.
 std::vector<int> parse_slots(const std::string& text, const std::string& source) {
   std::vector<int> slots;
   std::vector<std::string> faults;
@@ -314,6 +331,8 @@ std::vector<int> parse_slots(const std::string& text, const std::string& source)
     std::istringstream words(line);
     std::string name, said, more;
     if (!(words >> name)) continue;
+
+    // Anything after the name must be slots=N, and no more.
     int count = 0;
     if (words >> said) {
       const std::string digits = said.starts_with("slots=") ? said.substr(6) : "";
@@ -366,11 +385,15 @@ int plan_command(const PlanArguments& arguments, const MakeModel& make_model) {
   std::fflush(stdout);
   const SearchResult result = search_layouts(shape, request);
   if (result.best.empty()) throw ConfigError(no_layout_faults(result, request));
+
+  // The best come first, then what is wrong with them and what was left out.
   print_best(result);
   if (const std::string warning = idle_warning(result.best.front()); !warning.empty())
     fmt::print("\nwarning  of the first layout: {}\n", warning);
   print_rejected(result);
   print_largest(result, request);
+
+  // Files are written last: what is printed does not depend on them.
   if (!arguments.json.empty()) write_output(arguments.json, layouts_json(planned.job, result));
   if (!arguments.picture.empty()) {
     const MeshOptions& options = result.best.front().options;
@@ -388,7 +411,6 @@ Job planned_job(const PlanArguments& arguments, const MakeModel& make_model) {
   const SearchResult result = search_layouts(shape, request);
   if (result.best.empty()) throw ConfigError(no_layout_faults(result, request));
   Job job = with_layout(planned, result.best.front().options);
-  job.layout.hosts = planned.asked.layout.hosts;
   resolve(job, planned.machine, model_rules());
   return job;
 }

@@ -15,12 +15,13 @@ namespace tutti {
 /// its memory is that of the one that is here.
 int plan_command(const PlanArguments& arguments, const MakeModel& make_model);
 
-/// For layout.plan = "auto": the job resolved, with the best layout. It will run here, so the host
-/// must have the GPU that it asks for. Runs ATen unless `quick`: a process that goes on to fork
-/// ranks asks for it in a child.
+/// The resolved job with the best layout, for layout.plan = "auto". The job will run here, so the
+/// host must have the GPU that it asks for. Runs ATen unless `quick`: a process that goes on to
+/// fork ranks asks for it in a child.
 Job planned_job(const PlanArguments& arguments, const MakeModel& make_model);
 
-/// All slots of a hosts file; 0: a host does not say how many it has. Throws as parse_hosts does.
+/// The number of all slots of a hosts file; 0 if some host does not say how many it has. Throws as
+/// parse_hosts does.
 int host_slots(const std::string& text, const std::string& source);
 /// The host of each of `ranks` ranks by the text of a hosts file: filled in order; hosts without
 /// slots take equal parts of what those with slots leave. Throws ConfigError naming `source` and

@@ -1,3 +1,5 @@
+// Two kinds of rows: data parallelism is listed by hand, one row per mechanism, and meshes are
+// swept by a builder whose other choices take turns.
 #include "app/layouts/verify_layouts.h"
 
 #include <fmt/format.h>
@@ -6,7 +8,7 @@
 #include <span>
 
 #include "base/error.h"
-#include "config/check.h"
+#include "config/check/faults.h"
 #include "config/job_parts.h"
 #include "model/core/wiring.h"
 #include "model/rules/rules.h"
@@ -22,10 +24,10 @@ namespace {
 enum class Connected { kPlainly, kByMessages };
 
 struct Row {
-  int64_t ranks;
-  Workers workers;
-  Connected connected;
-  bool overlap;
+  int64_t ranks = 1;
+  Workers workers = Workers::kProcess;
+  Connected connected = Connected::kPlainly;
+  bool overlap = true;
   int64_t hosts = 1;
   FoldKind fold = FoldKind::kLocal;
   PartitionKind partition = PartitionKind::kLanes;
@@ -39,45 +41,45 @@ using enum Connected;
 
 // Each mechanism that could betray the promise appears in at least one row.
 constexpr Row kHostRows[] = {
-    {1, kProcess, kPlainly, true},
-    {1, kThread, kPlainly, false},
-    {2, kProcess, kPlainly, true},
-    {2, kProcess, kPlainly, false},
-    {2, kProcess, kByMessages, true},
-    {2, kThread, kPlainly, true},
-    {2, kProcess, kPlainly, true, 1, kRoot},
-    {3, kProcess, kPlainly, true},
-    {3, kProcess, kByMessages, false},
-    {3, kThread, kPlainly, true},
-    {4, kProcess, kPlainly, true},
-    {4, kProcess, kPlainly, true, 2},
-    {4, kProcess, kByMessages, true},
-    {4, kThread, kPlainly, false},
-    {4, kProcess, kByMessages, true, 1, kRoot},
-    {8, kProcess, kPlainly, true},
-    {8, kProcess, kByMessages, true},
-    {8, kThread, kPlainly, true},
-    {8, kProcess, kPlainly, false, 2},
-    {1, kProcess, kPlainly, true, 1, kLocal, kEven},
-    {2, kProcess, kPlainly, true, 1, kLocal, kRoundRobin},
-    {3, kProcess, kByMessages, true, 1, kLocal, kHash},
-    {4, kThread, kPlainly, true, 1, kLocal, kEven},
+    {.ranks = 1},
+    {.ranks = 1, .workers = kThread, .overlap = false},
+    {.ranks = 2},
+    {.ranks = 2, .overlap = false},
+    {.ranks = 2, .connected = kByMessages},
+    {.ranks = 2, .workers = kThread},
+    {.ranks = 2, .fold = kRoot},
+    {.ranks = 3},
+    {.ranks = 3, .connected = kByMessages, .overlap = false},
+    {.ranks = 3, .workers = kThread},
+    {.ranks = 4},
+    {.ranks = 4, .hosts = 2},
+    {.ranks = 4, .connected = kByMessages},
+    {.ranks = 4, .workers = kThread, .overlap = false},
+    {.ranks = 4, .connected = kByMessages, .fold = kRoot},
+    {.ranks = 8},
+    {.ranks = 8, .connected = kByMessages},
+    {.ranks = 8, .workers = kThread},
+    {.ranks = 8, .overlap = false, .hosts = 2},
+    {.ranks = 1, .partition = kEven},
+    {.ranks = 2, .partition = kRoundRobin},
+    {.ranks = 3, .connected = kByMessages, .partition = kHash},
+    {.ranks = 4, .workers = kThread, .partition = kEven},
 };
 
 // Ranks that are more than the GPUs share them. The first row comes twice: a run repeats itself.
 constexpr Row kDeviceRows[] = {
-    {1, kProcess, kPlainly, true},
-    {1, kProcess, kPlainly, true},
-    {1, kProcess, kPlainly, true, 1, kLocal, kLanes, false, true},
-    {1, kProcess, kPlainly, true, 1, kLocal, kLanes, true, false},
-    {1, kProcess, kPlainly, false, 1, kLocal, kEven, false, false},
-    {2, kProcess, kPlainly, true},
-    {2, kProcess, kPlainly, true, 1, kLocal, kLanes, false, true},
-    {2, kProcess, kPlainly, false, 1, kLocal, kLanes, true, false},
-    {2, kProcess, kPlainly, true, 1, kRoot, kRoundRobin, true, true},
-    {4, kProcess, kPlainly, true},
-    {4, kProcess, kPlainly, true, 1, kLocal, kLanes, false, false},
-    {4, kProcess, kPlainly, false, 1, kRoot, kLanes, true, true},
+    {.ranks = 1},
+    {.ranks = 1},
+    {.ranks = 1, .graph = false},
+    {.ranks = 1, .prefetch = false},
+    {.ranks = 1, .overlap = false, .partition = kEven, .graph = false, .prefetch = false},
+    {.ranks = 2},
+    {.ranks = 2, .graph = false},
+    {.ranks = 2, .overlap = false, .prefetch = false},
+    {.ranks = 2, .fold = kRoot, .partition = kRoundRobin},
+    {.ranks = 4},
+    {.ranks = 4, .graph = false, .prefetch = false},
+    {.ranks = 4, .overlap = false, .fold = kRoot},
 };
 
 /// The transport that has no windows, or the one that `auto` is.
@@ -108,7 +110,7 @@ void add_other_transports(const Job& job, std::vector<LayoutConfig>& layouts) {
     const auto named = [&](const LayoutConfig& row) { return row.transport == part.name; };
     if (part.gpu || std::any_of(layouts.begin(), layouts.end(), named)) continue;
     LayoutConfig layout = layout_of(
-        job.layout, {std::min<int64_t>(4, job.train.lanes), workers, kPlainly, true}, false);
+        job.layout, {.ranks = std::min<int64_t>(4, job.train.lanes), .workers = workers}, false);
     layout.transport = part.name;
     layouts.push_back(std::move(layout));
   }
@@ -123,7 +125,7 @@ class Sweep {
         lanes_(job.train.lanes),
         slices_(job.train.tensor_slices),
         device_(job.numerics.device == DeviceKind::kCuda),
-        cut_(second_stage(job)) {
+        cut_(model_part(job).second_stage) {
     base_.hosts = 1, base_.partition = PartitionKind::kLanes, base_.fold = FoldKind::kLocal,
     base_.zero = 0;
   }
@@ -178,8 +180,8 @@ class Sweep {
     if (!cut_.empty()) add(split);
   }
 
-  /// All where there are stages alone; else one by turns, and first the one that any number of
-  /// layers allows.
+  /// All schedules if the mesh has only stages. Otherwise one of them by turns, preceded the first
+  /// time by the one that any number of layers allows.
   std::vector<std::string> schedules_of(const LayoutConfig& row, bool first) {
     if (row.pipeline == 1) return {row.schedule};
     if (row.ranks == row.pipeline) return all_schedules_;
@@ -198,6 +200,8 @@ class Sweep {
         add(row);
         continue;
       }
+
+      // What does not decide the mesh takes turns over the rows.
       for (const std::string& schedule : schedules_of(row, zero == 0)) {
         row.schedule = schedule;
         row.in_flight =
@@ -207,6 +211,8 @@ class Sweep {
         if (zero == 3) row.depth = 1 + static_cast<int64_t>(depths_++ % 2);
         add(row);
       }
+
+      // Hosts of two data ranks make sums in two levels.
       row.offload = Offload::kNone;
       if (data % 2 == 0 && data > 2) {
         row.hosts = data / 2 * pipeline;  // of two data ranks: sums have two levels

@@ -1,3 +1,4 @@
+// Joins words and lines for messages.
 #include "base/text/lists.h"
 
 #include <fmt/ranges.h>

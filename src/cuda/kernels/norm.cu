@@ -67,6 +67,7 @@ __global__ void __launch_bounds__(L::kBlock) norm(const Norm<A> args) {
     args.rstd[row] = rstd;
   }
 
+  // The row is read again only if it was too long for the registers.
   for_packs<A, L>(thread, cols, [&](int p, int64_t column) {
     float v[n], gamma[n], beta[n] = {};
     values(p, column, v);

@@ -1,5 +1,5 @@
 // Embedding by a slice of a vocabulary, and positions added to some rows of a batch: what a model
-// in tensor slices needs instead of embed.
+// in columns needs instead of embed.
 #include "cuda/kernels/columns.cuh"
 #include "cuda/kernels/mask.cuh"
 

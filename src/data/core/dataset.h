@@ -58,6 +58,9 @@ class Tokenizer;
 struct Split {
   std::shared_ptr<const Dataset> train, held_out, test;
   std::shared_ptr<const Tokenizer> tokenizer;  ///< of text, unless its tokens are bytes
+  /// The held-out loss of what the records were drawn from, which no model can expect to beat. Null
+  /// where it is not known.
+  std::function<double()> truth;
   DataReport report;
 };
 
@@ -86,6 +89,8 @@ struct DataGroup {
 /// was read, or has a byte that model.vocab does not have; also if a split leaves one part
 /// without records.
 Split open_data(const Job& job, const DataGroup& group = {});
+/// The formats that there are.
+std::vector<std::string> format_names();
 
 /// A micro-batch of an evaluation over records [0, records) of `data`. Row r gets record first + r.
 /// Rows past the end are padding: zeros, with targets of -1, which the loss leaves out. Allocates

@@ -4,9 +4,9 @@
 #include <functional>
 
 #include "base/error.h"
+#include "config/check/table_columns.h"
 #include "config/job_parts.h"
 #include "config/reserved_words.h"
-#include "config/table_columns.h"
 #include "data/core/sources.h"
 #include "data/tables/table.h"
 #include "data/text/tokens.h"
@@ -186,8 +186,7 @@ std::string held_out_notice(double asked, int64_t records, int64_t held) {
   if (std::abs(static_cast<double>(held) - expected) <= std::max(1.0, expected / 4)) return "";
   return fmt::format(
       "data.held_out = {} of {} records would be {:.3g}, but {} came out: each is drawn by itself; "
-      "data.held_out = {} "
-      "holds out exactly so many",
+      "data.held_out = {} holds out exactly so many",
       asked, records, expected, held, std::max<int64_t>(1, std::llround(expected)));
 }
 
@@ -216,8 +215,14 @@ constexpr Format kFormats[] = {
        const auto points = make_points(job.train.seed, job.model.inputs, job.model.classes);
        return generated(points, job.data);
      }},
-    {"clicks", [](const Job& job,
-                  const DataGroup&) { return generated(make_clicks(job.train.seed), job.data); }},
+    {"clicks",
+     [](const Job& job, const DataGroup&) {
+       Split split = generated(make_clicks(job.train.seed), job.data);
+       split.truth = [seed = job.train.seed, held_out = split.held_out->size()] {
+         return clicks_truth_loss(seed, held_out);
+       };
+       return split;
+     }},
     {"idx", open_idx},
     {"csv", open_csv},
     {"jsonl",
@@ -229,6 +234,8 @@ constexpr Format kFormats[] = {
 };
 
 }  // namespace
+
+std::vector<std::string> format_names() { return row_names(kFormats); }
 
 Split open_data(const Job& job, const DataGroup& group) {
   const DataConfig& data = job.data;

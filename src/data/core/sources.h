@@ -55,8 +55,7 @@ Split open_images(const Job& job, const DataGroup& group);
 inline constexpr int64_t kGenerated = int64_t{1} << 40;
 std::shared_ptr<const Dataset> make_walk(uint64_t seed, int64_t context, int64_t vocab);
 std::shared_ptr<const Dataset> make_points(uint64_t seed, int64_t inputs, int64_t classes);
-/// Clicks: 8 numbers and 6 categories of 16 values, as their row in config/job_parts.cc says.
-inline constexpr int64_t kClickNumbers = 8, kClickFields = 6, kClickValues = 16;
+/// A click has the kClickFields of config/job_parts.h.
 std::shared_ptr<const Dataset> make_clicks(uint64_t seed);
 /// The true probability of a click: what a perfect model would predict.
 double clicks_truth(uint64_t seed, int64_t record);

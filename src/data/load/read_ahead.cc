@@ -6,9 +6,9 @@
 
 namespace tutti {
 
-ReadAhead::ReadAhead(int64_t slots, std::function<void(int64_t item)> fill, Clock& clock,
+ReadAhead::ReadAhead(int64_t ahead, std::function<void(int64_t item)> fill, Clock& clock,
                      const Cancel* cancel)
-    : slots_(slots), fill_(std::move(fill)), clock_(clock), cancel_(cancel), thread_([this] {
+    : ahead_(ahead), fill_(std::move(fill)), clock_(clock), cancel_(cancel), thread_([this] {
         run();
       }) {}
 
@@ -21,7 +21,7 @@ ReadAhead::~ReadAhead() {
 void ReadAhead::run() {
   // The thread may fill as long as a slot is free of an item that is still held.
   const auto room = [this] {
-    return stopping_.load() || filled_.load() - released_.load() < slots_;
+    return stopping_.load() || filled_.load() - released_.load() < ahead_;
   };
   try {
     while (clock_.wait(emptied_, room, Deadline::never(), cancel_) == WaitResult::kReady &&

@@ -1,4 +1,4 @@
-// A thread that fills slots ahead of their use, on which every loader of data is built.
+// A thread that fills items ahead of their use, on which every loader of data is built.
 #pragma once
 
 #include <atomic>
@@ -11,11 +11,11 @@
 
 namespace tutti {
 
-/// Calls fill(0), fill(1), ... on a thread of its own, never more than `slots` items past what was
+/// Calls fill(0), fill(1), ... on a thread of its own, never more than `ahead` items past what was
 /// released. One other thread calls await and release. The destructor joins the thread.
 class ReadAhead {
  public:
-  ReadAhead(int64_t slots, std::function<void(int64_t item)> fill, Clock& clock,
+  ReadAhead(int64_t ahead, std::function<void(int64_t item)> fill, Clock& clock,
             const Cancel* cancel);
   ~ReadAhead();
   ReadAhead(const ReadAhead&) = delete;
@@ -32,7 +32,7 @@ class ReadAhead {
  private:
   void run();
 
-  const int64_t slots_;
+  const int64_t ahead_;
   const std::function<void(int64_t)> fill_;
   Clock& clock_;
   const Cancel* const cancel_;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/philox.h"
+#include "config/job_parts.h"
 #include "data/core/sources.h"
 
 namespace tutti {
@@ -98,12 +99,13 @@ class Points final : public Generated {
 // The logit's deviation is about 2.5. A fourth of its square comes from the numbers and some 40 %
 // from the pairs, which no sum over single categories can express.
 constexpr double kBias = -0.5, kLinear = 0.45, kEffect = 0.6, kBoth = 1.0;
-constexpr int64_t kPairs = kClickFields / 2;
+constexpr int64_t kNumbers = kClickFields.numbers, kCategories = kClickFields.categories,
+                  kValues = kClickFields.values, kPairs = kCategories / 2;
 
 // One record as it is drawn.
 struct Click {
-  std::array<float, kClickNumbers> numbers;
-  std::array<int64_t, kClickFields> categories;
+  std::array<float, kNumbers> numbers;
+  std::array<int64_t, kCategories> categories;
   float toss;  ///< in [0, 1): a click if below the truth
 };
 
@@ -111,7 +113,7 @@ Click draw_click(uint64_t seed, int64_t record) {
   const PhiloxStream stream = philox_stream(
       {.seed = seed, .purpose = Purpose::kData, .a = static_cast<uint64_t>(record), .b = kClick});
   std::array<uint32_t, 16> words{};
-  static_assert(kClickNumbers + kClickFields < 16);
+  static_assert(kNumbers + kCategories < 16);
   for (uint32_t block = 0; block < 4; ++block) {
     const auto four = philox_raw({stream.counter[0], stream.counter[1], block, 0}, stream.key);
     std::copy(four.begin(), four.end(), words.begin() + 4 * block);
@@ -125,7 +127,7 @@ Click draw_click(uint64_t seed, int64_t record) {
     x = static_cast<float>((static_cast<double>(*word++ >> 8) * 0x1p-23 - 1) * kRoot3);
   for (int64_t& value : click.categories) {
     const uint64_t u = *word++;
-    value = static_cast<int64_t>((u * u >> 32) * kClickValues >> 32);
+    value = static_cast<int64_t>((u * u >> 32) * kValues >> 32);
   }
   click.toss = static_cast<float>(*word >> 8) * 0x1p-24f;
   return click;
@@ -152,16 +154,16 @@ class Truth {
     for (size_t f = 0; f < effect_.size(); ++f)
       logit += effect_[f][static_cast<size_t>(click.categories[f])];
     for (size_t p = 0; p < both_.size(); ++p) {
-      logit += both_[p][static_cast<size_t>(click.categories[2 * p] * kClickValues +
+      logit += both_[p][static_cast<size_t>(click.categories[2 * p] * kValues +
                                             click.categories[2 * p + 1])];
     }
     return 1 / (1 + std::exp(-logit));
   }
 
  private:
-  std::array<double, kClickNumbers> linear_;
-  std::array<std::array<double, kClickValues>, kClickFields> effect_;
-  std::array<std::array<double, kClickValues * kClickValues>, kPairs> both_;
+  std::array<double, kNumbers> linear_;
+  std::array<std::array<double, kValues>, kCategories> effect_;
+  std::array<std::array<double, kValues * kValues>, kPairs> both_;
 };
 
 class Clicks final : public Generated {
@@ -170,9 +172,9 @@ class Clicks final : public Generated {
   void read(int64_t record, std::span<const at::Tensor> tensors, int64_t row) const override {
     const Click click = draw_click(seed_, record);
     std::copy(click.numbers.begin(), click.numbers.end(),
-              tensors[0].mutable_data_ptr<float>() + row * kClickNumbers);
+              tensors[0].mutable_data_ptr<float>() + row * kNumbers);
     std::copy(click.categories.begin(), click.categories.end(),
-              tensors[1].mutable_data_ptr<int64_t>() + row * kClickFields);
+              tensors[1].mutable_data_ptr<int64_t>() + row * kCategories);
     tensors[2].mutable_data_ptr<float>()[row] = is_click(click) ? 1 : 0;
   }
   int64_t label(int64_t record) const override {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "config/table_columns.h"
+#include "config/check/table_columns.h"
 #include "data/core/dataset.h"
 
 namespace tutti {

@@ -4,8 +4,8 @@
 
 #include <vector>
 
+#include "config/check/table_columns.h"
 #include "config/job.h"
-#include "config/table_columns.h"
 #include "model/core/segment.h"
 
 namespace tutti {

@@ -20,7 +20,7 @@ namespace tutti {
 
 namespace {
 
-// Bytes that ATen holds from forward to backward, and at its peak besides.
+// Bytes that ATen holds from forward to backward, and at its peak beyond these.
 struct Measured {
   int64_t saved = 0, work = 0;
 };

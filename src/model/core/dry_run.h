@@ -8,7 +8,7 @@ namespace tutti {
 
 /// Runs every segment alone, once forward and once backward, on ones and zeros. Sets
 /// SegmentShape::saved_bytes and work_bytes in `shape` (made by describe) to what the segment
-/// declares plus what ATen held from forward to backward, and plus ATen's peak besides,
+/// declares plus what ATen held from forward to backward, and plus ATen's peak beyond that,
 /// respectively. Segments of one type with equal borders and parameters are run once. Needs the
 /// memory of one block. Installs the accounting allocator. Throws Error if a segment refuses to
 /// run: because of draws it did not declare, buffers it changed, or outputs other than declared.

@@ -25,9 +25,9 @@ class PlanRunner {
  public:
   /// `memory(buffer)` says where a buffer of the program is, 256-byte aligned; values that other
   /// instructions still need must stay there. A buffer of saved or work bytes needs only what the
-  /// segment declares itself, since what the dry run measured besides is ATen's own. Model, shape,
-  /// program and accounts must outlive the runner. Of the options, `memory` and `low` are not used:
-  /// low_memory says where copies of parameters are stored.
+  /// segment declares itself, since everything else that the dry run measured is ATen's own. Model,
+  /// shape, program and accounts must outlive the runner. Of the options, `memory` and `low` are
+  /// not used: low_memory says where copies of parameters are stored.
   PlanRunner(const Model& model, const ModelShape& shape, const Program& program,
              std::function<std::byte*(int buffer)> memory, Accounts& accounts,
              RunnerOptions options = {});

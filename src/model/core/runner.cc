@@ -10,7 +10,7 @@ namespace tutti {
 
 namespace {
 
-/// The plan of one rank with one lane (data-parallel shard) and one micro-batch.
+/// The plan of one rank with one lane and one micro-batch.
 Plan plan_of(ModelShape shape, const RunnerOptions& options) {
   if (!options.consume)
     for (BlockShape& block : shape.blocks)

@@ -29,12 +29,12 @@ struct RunnerOptions {
   std::vector<void*> low;
   at::ScalarType precision = at::kFloat;
   const double* loss_scale = nullptr;  ///< Context::loss_scale
-  /// Of ModelRunner: whether gradients take the memory of inputs that segments consume. If so,
+  /// For ModelRunner: whether gradients take the memory of inputs that segments consume. If so,
   /// these borders hold no values after a forward in training.
   bool consume = false;
   bool training = true;  ///< of ModelRunner; false: forward alone
-  /// Of PlanRunner: where the copies in `precision` of a parameter buffer's values are stored, in
-  /// the buffer's own order. Empty: precision is float32.
+  /// For PlanRunner: where the copies in `precision` of a parameter buffer's values are stored, in
+  /// the buffer's own order. Empty if precision is float32.
   std::function<void*(int buffer)> low_memory = {};
 };
 

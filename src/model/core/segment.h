@@ -54,11 +54,11 @@ struct Border {
   std::string name;
   std::vector<int64_t> dims;
   at::ScalarType type = at::kFloat;
-  /// For outputs: what happens between the columns of a tensor-sliced model before the next segment
-  /// reads it. With S columns that segment declares an input of the same name with the elements
-  /// after the exchange: gathered, S times as many of the same type; scattered, one S-th of them in
-  /// any floating type. A gathered input's gradient is a float32 partial sum of the whole; a
-  /// scattered output's gradient has the type in which it was read.
+  /// For outputs: what happens between the columns of a model before the next segment reads it.
+  /// With S columns that segment declares an input of the same name with the elements after the
+  /// exchange: gathered, S times as many of the same type; scattered, one S-th of them in any
+  /// floating type. A gathered input's gradient is a float32 partial sum of the whole; a scattered
+  /// output's gradient has the type in which it was read.
   Exchange exchange = Exchange::kNone;
   /// For outputs: the name of the input whose memory this is (a residual stream that passes by).
   /// The segment does not touch it, and the next segment must read it. The two gradients share one
@@ -186,11 +186,11 @@ enum class Task {
 ///   The targets reach the loss as an input of the last segment that is named as the data
 ///   names it ("targets").
 ///
-/// A tensor-sliced model (tensor parallelism that is defined in the model) has S columns. Blocks
-/// stand layer by layer, and within a layer column by column, all with the same segments and
-/// borders. A column is a model of its own, fed by its own blocks of the layer before; columns meet
-/// where an output declares an exchange. A parameter that all columns use (a norm's weight) is
-/// column 0's, and the others share it. Every column ends with the same loss; column 0's counts.
+/// A model may be defined in S columns (tensor parallelism). Its blocks are listed layer by layer,
+/// and within a layer column by column, all with the same segments and borders. A column is a model
+/// of its own, fed by its own blocks of the layer before; columns meet where an output declares an
+/// exchange. A parameter that all columns use (a norm's weight) is column 0's, and the others share
+/// it. Every column ends with the same loss; column 0's counts.
 struct Model {
   std::vector<Block> blocks;
   int columns = 1;

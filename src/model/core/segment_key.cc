@@ -1,3 +1,5 @@
+// The key is a text of everything that a segment's cost could depend on: type, borders, what
+// backward makes, parameters and declared bytes.
 #include "model/core/segment_key.h"
 
 #include <fmt/ranges.h>

@@ -58,7 +58,7 @@ std::vector<std::string> model_faults(const Model& model);
 /// threads would share it.
 void check_thread_ranks(const Model& model);
 
-/// Of a border: its number of elements, its bytes, whether it can have a gradient, its text.
+/// A border's number of elements, its bytes, whether it can have a gradient, and its text.
 int64_t elements(const Border& border);
 int64_t border_bytes(const Border& border);
 bool floating(const Border& border);

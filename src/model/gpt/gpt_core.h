@@ -1,5 +1,5 @@
 // The core of a branch: what the GPT's attention and MLP compute between a norm and the residual
-// stream. It is written once for the whole model (gpt_branch.cc) and for a column of the sliced one
+// stream. It is written once for the whole model (gpt_branch.cc) and for a column of it
 // (gpt_slice_branch.cc). Each is two linear layers with a middle:
 //   [rows, width] -> first -> [rows, columns] -> middle -> [rows, inner] -> second -> [rows, width]
 //   attention: first is qkv, the middle mixes values head by head, second is proj
@@ -23,8 +23,8 @@ struct GptCoreShape {
   GptDropoutSite site;  ///< the mask after it; it also tells attention from the mlp
   GptPlace norm, first, second;
   int64_t rows, width, columns, inner;
-  // What the middle needs besides: elements of the gradient of what second reads, floats that
-  // forward saves, floats of scratch, and operations of its own.
+  // What else the middle needs: elements of the gradient of what second reads, floats that forward
+  // saves, floats of scratch, and operations of its own.
   int64_t inner_gradient, statistics, scratch;
   double middle_flops;
 

@@ -1,4 +1,4 @@
-// The segments of one column of the sliced GPT (gpt_slices.h), written like those of the whole one
+// The segments of one column of the GPT (gpt_slices.h), written like those of the whole one
 // (gpt_segments.h), with which they share the cores of attention and the mlp (gpt_core.h).
 #pragma once
 

@@ -177,6 +177,12 @@ TensorFunction reconstruction_loss(const LossConfig& config) {
   };
 }
 
+std::vector<std::string> loss_names() {
+  std::vector<std::string> names = row_names(kValueLosses);
+  for (const std::string& name : row_names(kClassLosses)) names.push_back(name);
+  return names;
+}
+
 std::unique_ptr<Segment> loss_segment(const Job& job, Border output,
                                       const std::vector<Border>& data) {
   const std::string& kind = job.loss.kind;

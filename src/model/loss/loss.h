@@ -32,6 +32,9 @@ std::unique_ptr<Segment> cross_entropy_segment(Border logits, Border targets);
 /// The same as a block of its own, without parameters.
 Block cross_entropy_block(std::string name, Border logits, Border targets);
 
+/// The losses that there are.
+std::vector<std::string> loss_names();
+
 /// The loss that [loss] names, of `output`; it reads its targets (and mixup's) from the
 /// model's `data`.
 ///   cross-entropy         torch's, with label_smoothing and class_weights; the count is the sum of

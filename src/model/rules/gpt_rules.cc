@@ -1,3 +1,5 @@
+// The arithmetic of a gpt's sizes: everything here follows from the job alone, so the command can
+// refuse a job before any rank loads torch.
 #include "model/rules/gpt_rules.h"
 
 #include <fmt/format.h>
@@ -34,8 +36,8 @@ void check(const Job& job, const AddFault& fault) {
   if (job.train.tensor_slices > 1 && !plain_cross_entropy(job.loss)) {
     fault({"train.tensor_slices", "loss.kind", "loss.label_smoothing", "loss.class_weights"},
           fmt::format(
-              "train.tensor_slices = {} needs loss.kind = {} without smoothing and "
-              "weights: it is what a slice of the vocabulary can say of the whole",
+              "train.tensor_slices = {} needs loss.kind = {} without smoothing and weights: it is "
+              "what a slice of the vocabulary can say of the whole",
               job.train.tensor_slices,
               quoted_list(names_where<LossPart>([](const LossPart& loss) { return loss.plain; }),
                           "or")));

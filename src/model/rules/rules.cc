@@ -1,3 +1,5 @@
+// A table of the models that ask for more than the properties of their rows in config/job_parts.cc
+// say. Arithmetic of a single model is in a file of its own.
 #include "model/rules/rules.h"
 
 #include <fmt/format.h>
@@ -38,56 +40,33 @@ ModelRules script_rules() {
 struct Row {
   std::string_view name;
   ModelRules rules;
-  bool tied = false;   ///< it may be: its head can use its embedding
-  bool gated = false;  ///< it has gated layers
-  /// Where a pipeline's second stage may always begin; "": its blocks have names of their own.
-  std::string_view second_stage{};
 };
 
-const Row& row_of(const Job& job) {
-  static const Row none{};
+const std::vector<Row>& rows() {
   static const std::vector<Row> all = {
-      {.name = "gpt",
-       .rules = gpt_rules(),
-       .tied = true,
-       .gated = true,
-       .second_stage = "blocks.0"},
+      {.name = "gpt", .rules = gpt_rules()},
       {.name = "mlp", .rules = cuts("model.hidden", &ModelConfig::hidden)},
       {.name = "cnn", .rules = cnn_rules()},
       {.name = "script", .rules = script_rules()},
   };
-  for (const Row& row : all)
-    if (row.name == job.model.kind) return row;
-  return none;
+  return all;
 }
 
-const ModelRules& rules_of(const Job& job) { return row_of(job).rules; }
-
-/// What a model does not have. Of a program's own nothing is known.
-void check_missing(const Job& job, const AddFault& fault) {
-  const Row& row = row_of(job);
-  if (model_part(job).foreign) return;
-  if (job.model.tied && !row.tied)
-    fault({"model.tied"},
-          fmt::format(
-              "model.tied = true but model.kind = \"{}\": it has no embedding to tie its head to",
-              job.model.kind));
-  if (job.model.activation == Activation::kSwiglu && !row.gated)
-    fault({"model.activation"},
-          fmt::format("model.activation = \"swiglu\" but model.kind = \"{}\": it is the gated "
-                      "layer of a gpt",
-                      job.model.kind));
+const ModelRules& rules_of(const Job& job) {
+  static const ModelRules none{};
+  for (const Row& row : rows())
+    if (row.name == job.model.kind) return row.rules;
+  return none;
 }
 
 }  // namespace
 
-std::string_view second_stage(const Job& job) { return row_of(job).second_stage; }
+std::vector<std::string> ruled_models() { return row_names(rows()); }
 
 const ModelRules& model_rules() {
   static const ModelRules all = {
       .check =
           [](const Job& job, const AddFault& fault) {
-            check_missing(job, fault);
             if (const ModelRules& rules = rules_of(job); rules.check) rules.check(job, fault);
           },
       .cut_sizes = [](const Job& job) -> std::vector<std::pair<std::string, int64_t>> {

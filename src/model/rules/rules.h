@@ -2,16 +2,16 @@
 // checks a job without loading it.
 #pragma once
 
-#include <string_view>
+#include <string>
+#include <vector>
 
 #include "config/model_rules.h"
 
 namespace tutti {
 
-/// Of all models, by model.kind. Nothing of it makes a model or computes.
+/// The rules of all models, by model.kind. None of them makes a model or computes.
 const ModelRules& model_rules();
-/// The block with which a pipeline's second stage may always begin; "": its blocks have names of
-/// their own.
-std::string_view second_stage(const Job& job);
+/// The models that have rules.
+std::vector<std::string> ruled_models();
 
 }  // namespace tutti

@@ -1,6 +1,6 @@
-// The first stage of the proof: whatever is read as a place in some list later (buffers, events,
-// blocks, segments, lanes, parcels, transfers) is checked here, so that later stages look things
-// up without asking.
+// The first part of the proof: whatever is read as a place in some list later (buffers, events,
+// blocks, segments, lanes, parcels, transfers) is checked here, so that later parts look things up
+// without asking.
 #include "plan/check/structure.h"
 
 #include <fmt/format.h>
@@ -17,10 +17,6 @@
 namespace tutti {
 
 namespace {
-
-bool listed(const std::vector<int>& list, int value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
-}
 
 bool inside(int value, size_t size) { return value >= 0 && value < static_cast<int>(size); }
 
@@ -187,7 +183,7 @@ class Structure {
       want(mine, "its block is not this rank's");
     }
     if (segment || i.op == Op::kLoad) {
-      const bool mine = !plan_.training || listed(plan_.places[place.rank].lanes, i.lane);
+      const bool mine = !plan_.training || contains(plan_.places[place.rank].lanes, i.lane);
       want(mine, "its lane is another rank's");
     }
 
@@ -261,8 +257,8 @@ class Structure {
     };
 
     for (int b : own.writes) {
-      if (inside(b, program.buffers.size()) && listed(own.reads, b) && !consumed(b) && !passed(b) &&
-          !listed(losses_of(i), b))
+      if (inside(b, program.buffers.size()) && contains(own.reads, b) && !consumed(b) &&
+          !passed(b) && !contains(losses_of(i), b))
         fault_at(place, "writes '{}' while it reads it", program.buffers[b].name);
     }
 
@@ -270,7 +266,8 @@ class Structure {
     // here takes the memory of its input.
     for (size_t o = 0; i.op == Op::kForward && o < f.out.size(); ++o) {
       const int from = shape.outputs[o].same_as;
-      if (f.out[o] >= 0 && from < 0 && listed(f.in, f.out[o])) fault_at(place, "writes its input");
+      if (f.out[o] >= 0 && from < 0 && contains(f.in, f.out[o]))
+        fault_at(place, "writes its input");
     }
     for (size_t k = 0; i.op == Op::kForward && k < f.grad_in.size(); ++k) {
       if (f.grad_in[k] != -1 && f.grad_in[k] != f.in[k])
@@ -281,8 +278,7 @@ class Structure {
     std::vector<int> written;
     const auto write = [&](int b) {
       if (!inside(b, program.buffers.size())) return;  // none, or one that has been found at fault
-      if (std::find(written.begin(), written.end(), b) != written.end())
-        fault_at(place, "writes '{}' twice", program.buffers[b].name);
+      if (contains(written, b)) fault_at(place, "writes '{}' twice", program.buffers[b].name);
       written.push_back(b);
     };
 
@@ -295,7 +291,7 @@ class Structure {
     if (i.part == Part::kInput) write(f.deferred);
     write(f.work);
     for (int b : f.grad_in) {
-      if (!listed(f.grad_out, b)) write(b);
+      if (!contains(f.grad_out, b)) write(b);
     }
     for (const UnitBuffer& g : f.gradients) write(g.buffer);
     for (const Operand& operand : i.operands) write(operand.buffer);

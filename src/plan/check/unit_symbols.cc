@@ -13,14 +13,6 @@
 
 namespace tutti {
 
-namespace {
-
-bool listed(const std::vector<int>& list, int value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
-}
-
-}  // namespace
-
 void UnitHolding::reset(int new_unit, BufferKind new_kind) {
   unit = new_unit, kind = new_kind;
   pieces.clear();
@@ -191,7 +183,7 @@ bool UnitSymbols::version_over(int rank, int b, int unit, BufferKind kind, Range
 void UnitSymbols::need_parameters(Place place) {
   const Instruction& i = at(plan_, place);
 
-  // Of the right units, in the order that the segment expects.
+  // The parameters must be those of the right units, in the order that the segment expects.
   const std::vector<int> wanted = units_of(i.block, false);
   std::vector<int> given;
   for (const UnitBuffer& p : i.flow.parameters) given.push_back(p.unit);
@@ -200,10 +192,11 @@ void UnitSymbols::need_parameters(Place place) {
                                           fmt::join(given, " "), fmt::join(wanted, " ")));
   }
 
-  // And this step's values: at home in their own place, in a copy where the block's
+  // Their values must be this step's: at home in their own place, in a copy where the block's
   // gradients would be.
   for (const UnitBuffer& p : i.flow.parameters) {
-    if (!listed(wanted, p.unit)) faults_.add(place, fmt::format("has no part in unit {}", p.unit));
+    if (!contains(wanted, p.unit))
+      faults_.add(place, fmt::format("has no part in unit {}", p.unit));
     for (const Source& source : units_[p.unit].sources) {
       if (source.block != i.block) continue;
       const Range held = buffer(place.rank, p.buffer).range;

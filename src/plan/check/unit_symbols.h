@@ -84,7 +84,7 @@ class UnitSymbols {
   bool total_over(Place place, int b, int unit, Range range) {
     return total_over(place, b, unit, range, place);
   }
-  /// ... in a buffer of the rank of `place`; `who` asks.
+  /// The same for a buffer of the rank of `place`, on behalf of `who`, where faults are seen.
   bool total_over(Place place, int b, int unit, Range range, Place who);
   void check_gradients(Place update, Range range);
   /// Whether a buffer holds this version of a unit's values over the whole range.

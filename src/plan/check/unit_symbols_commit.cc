@@ -7,14 +7,6 @@
 
 namespace tutti {
 
-namespace {
-
-bool listed(const std::vector<int>& list, int value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
-}
-
-}  // namespace
-
 /// A rank counts the squares of its own slices, once they are the job's sum.
 void UnitSymbols::norm(Place place) {
   const Instruction& i = at(plan_, place);
@@ -35,7 +27,7 @@ void UnitSymbols::norm(Place place) {
     // at the end.
     total_over(place, sums[k]->buffer, unit, own);
     for (size_t s = 0; s < owners.size(); ++s)
-      if (listed(owners[s].ranks, place.rank)) ++units_[unit].norms[s];
+      if (contains(owners[s].ranks, place.rank)) ++units_[unit].norms[s];
   }
   commits_[place.rank].before.push_back(place);
 }
@@ -83,7 +75,7 @@ void UnitSymbols::vote(Place place) {
   if (losses.size() != 1 || losses[0]->buffer != commit.losses)
     faults_.add(place, "does not read the losses");
   for (int b : commit.squares)
-    if (b >= 0 && !listed(commit.counted, b))
+    if (b >= 0 && !contains(commit.counted, b))
       faults_.add(place, fmt::format("does not read '{}'", buffer(place.rank, b).name));
   if (operands_of(i, OperandRole::kVerdict).size() != 1) faults_.add(place, "writes one verdict");
   commit.votes.push_back(place);

@@ -109,7 +109,7 @@ void UnitSymbols::add_round(Place place, const SumTransfer& transfer, const Unit
     const Range part = overlap(slice, source.to);
     if (part.empty()) continue;
 
-    // Of each term, the range that the slice takes.
+    // The slice takes the same range of each term.
     Levels terms;
     for (const auto& term : source.terms) {
       terms.push_back(contribution(

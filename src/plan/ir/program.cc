@@ -155,6 +155,10 @@ bool is_home(const Plan& plan, int rank, int block) {
   return at == plan.homes[static_cast<size_t>(block)];
 }
 
+bool contains(const std::vector<int>& list, int value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
 std::string to_string(const Instruction& i) {
   std::string text = op_name(i.op);
 

@@ -23,7 +23,7 @@ enum class Op : uint8_t {
   kFold,     ///< compute: the additions `adds` on one unit's buffers, in order (accumulation)
   kAcquire,  ///< data: waits until no rank reads what it borrowed of the parcel in the step before
   kReduce,   ///< data: the members make their slices of a parcel's sum (a reduce-scatter)
-  kNorm,     ///< data: chunk sums of squares of my slices of a parcel
+  kNorm,     ///< data: sums of squares of my slices of a parcel, per parameter chunk
   kGather,   ///< data: ranges are copied to those who hold them whole (an all-gather)
   /// data: all ranks tell each other norm, loss, counts and requests to stop: the commit of
   /// the step. On the host this is a small all-gather of records, on devices a sum
@@ -256,7 +256,7 @@ Range range_of(const std::vector<Owned>& owners, int rank);
 /// The place of a rank, and what passes through it.
 struct RankPlace {
   Coordinates at;
-  Range columns;           ///< of a tensor-sliced model
+  Range columns;           ///< of a model in columns
   std::vector<int> lanes;  ///< whose micro-batches pass through it
   bool operator==(const RankPlace&) const = default;
 };
@@ -281,6 +281,8 @@ struct Plan {
 
 /// The ranks that an instruction meets, itself among them.
 std::vector<int> members_of(const Plan& plan, const Instruction& instruction);
+/// Whether a list has a number: of a buffer, a lane, a unit, a rank.
+bool contains(const std::vector<int>& list, int value);
 /// Whether a rank is at the home of a unit (or block).
 bool is_home(const Plan& plan, int rank, int block);
 

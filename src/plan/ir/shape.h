@@ -36,9 +36,9 @@ struct ParameterShape {
   Role role = Role::kTrained;
 };
 
-/// What happens to a segment's output between the columns of a tensor-sliced model before the next
-/// segment reads it: an all-gather or a reduce-scatter. Backward does the other of the two to its
-/// gradient. With S columns:
+/// What happens to a segment's output between the columns of a model before the next segment reads
+/// it: an all-gather or a reduce-scatter. Backward does the other of the two to its gradient. With
+/// S columns:
 enum class Exchange : uint8_t {
   kNone,    ///< every column reads what it wrote
   kGather,  ///< every column reads all columns' outputs, one after the other
@@ -96,7 +96,7 @@ struct Share {
 struct BlockShape {
   std::string name;
   int layer = 0;   ///< blocks of one layer run alongside each other, one per column
-  int column = 0;  ///< which slice of a tensor-sliced model it belongs to (tensor parallelism)
+  int column = 0;  ///< the column that it belongs to (tensor parallelism)
   std::vector<Share> shares;
   std::vector<ParameterShape> parameters;
   int64_t unit_size = 0;  ///< floats of parameters with padding

@@ -2,19 +2,12 @@
 // that it asks for, and the checker proves that they are enough.
 #include "plan/ir/touched.h"
 
-#include <algorithm>
-
 namespace tutti {
 
 namespace {
 
-bool listed(const std::vector<int>& list, int value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
-}
-
 void add(std::vector<int>& list, int buffer) {
-  if (buffer != -1 && std::find(list.begin(), list.end(), buffer) == list.end())
-    list.push_back(buffer);
+  if (buffer != -1 && !contains(list, buffer)) list.push_back(buffer);
 }
 void add(std::vector<int>& list, const std::vector<int>& buffers) {
   for (int b : buffers) add(list, b);
@@ -52,7 +45,7 @@ Touched touched_by(const Instruction& i) {
     if (i.exchange == Exchange::kScatter) add(a.writes, f.in);
   } else if (i.op == Op::kForward) {
     for (int out : f.out) {
-      if (!listed(f.in, out)) add(a.writes, out);  // otherwise it is passed on
+      if (!contains(f.in, out)) add(a.writes, out);  // otherwise it is passed on
     }
     add(a.writes, f.saved);
     add(a.writes, f.grad_in);  // in the place of inputs that are consumed

@@ -54,7 +54,7 @@ class MeshHomes {
   const std::vector<int>& owners_of(int block) const { return owners_[block]; }
   /// Shares of my blocks whose gradients are stored apart from the owner's own.
   const Shares& shares_apart() const { return apart_; }
-  /// Those of these whose owners are on other ranks.
+  /// Those of shares_apart() whose owners are on other ranks.
   const Shares& remote_shares() const { return remote_; }
   /// Whether a block's gradients of an owner's parameters are stored after the owner's own, in one
   /// buffer. This needs both in one chunk: their visits then follow one another, so that what one
@@ -75,9 +75,9 @@ class MeshHomes {
   int replica(int unit) const;
   /// All data ranks of a unit's home.
   int data_ranks(int unit) const;
-  /// Those of my host, which sum first if sums are made by hosts.
+  /// The data ranks of a unit's home on my host, which sum first if sums are made by hosts.
   int host_ranks(int unit) const;
-  /// Those of all hosts that own what I own of my host's sum.
+  /// The ranks, one on each host, that own the same part of their host's sum as I do.
   int position_ranks(int unit) const;
   int tensor_ranks() const;  ///< those of my stage and data coordinate
   /// All data ranks of a unit's home and of the homes of those that share its parameters.

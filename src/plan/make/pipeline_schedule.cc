@@ -215,6 +215,8 @@ const Schedule& schedule_named(const std::string& name) {
 
 }  // namespace
 
+std::vector<std::string> pipeline_schedule_names() { return row_names(kSchedules); }
+
 std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int stages, int chunks,
                                              int micro_batches) {
   const Schedule& order = schedule_named(schedule);

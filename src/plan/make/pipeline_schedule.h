@@ -36,7 +36,9 @@ struct Cell {
   bool operator==(const Cell&) const = default;
 };
 
-/// The first of the table, which one stage alone has.
+/// The schedules that there are.
+std::vector<std::string> pipeline_schedule_names();
+/// The schedule in the first row of config/job_parts.cc, which a single stage runs.
 std::string plain_schedule();
 /// Whether backward is two cells.
 bool splits_backward(const std::string& schedule);
@@ -44,12 +46,11 @@ bool splits_backward(const std::string& schedule);
 int chunks_of(const std::string& schedule, int chunks);
 /// Which stage a chunk is on.
 int stage_of(const std::string& schedule, int stages, int chunk);
-/// The same for who asks of many chunks, and looks the schedule up once.
+/// The same for callers that ask about many chunks and look the schedule up once.
 int stage_of(const PipelinePart& schedule, int stages, int chunk);
 /// The cells of every stage in their order, as published. If there are fewer micro-batches than a
-/// schedule wants (the table above), or
-/// a number that P does not divide, those that do not exist are left out of the order for the next
-/// number that suits.
+/// schedule wants (the table above), or a number that P does not divide, those that do not exist are
+/// left out of the order for the next number that suits.
 std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int stages, int chunks,
                                              int micro_batches);
 

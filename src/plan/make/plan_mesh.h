@@ -8,13 +8,14 @@
 //            lanes_of(t, T, S) of every layer of its chunks
 //   home     the (pipeline, tensor) coordinate where a unit's block runs; its data ranks hold the
 //            unit: whole, or (ZeRO) in slices over the shards
-//   slot     the place of a micro-batch in flight: buffers of its borders and saved values
+//   slot     a flight slot: the buffers of one micro-batch's borders and saved values while it is
+//            in flight
 //
-// A rank's queues are those of QueueUse (plan/ir/program.h) that it needs: compute; data for
-// sums and gathers of the data axis; shared for sums over stages; tier for offloaded values; one
-// for each direction and side of the pipeline. Exchanges of the tensor axis stand on compute,
-// which would wait for them anyway. If overlap is off, the instructions of data and tier stand
-// on compute, too.
+// A rank's queues are those of QueueUse (plan/ir/program.h) that it needs: compute; data for sums
+// and gathers of the data axis; shared for sums over stages; tier for offloaded values; one for
+// each direction and side of the pipeline. Exchanges of the tensor axis stand on compute, which
+// would wait for them anyway. If overlap is off, the instructions of data and tier are on compute,
+// too.
 //
 // A program says all that a rank takes of memory: every buffer is a region of its own, and an
 // engine takes just these. A buffer that is used again is overwritten; whoever still needs it comes

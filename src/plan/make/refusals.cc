@@ -64,7 +64,7 @@ void add_batch_faults(const ModelShape& model, const MeshOptions& options,
   const int lanes = options.batch.lanes;
   if (model.columns < mesh.tensor)
     faults.push_back(fmt::format(
-        "{} tensor ranks but the model is defined in {} slices: a rank owns at least one",
+        "{} tensor ranks but the model is defined in {} columns: a rank owns at least one",
         mesh.tensor, model.columns));
   if (lanes < mesh.data)
     faults.push_back(

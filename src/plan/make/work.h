@@ -2,8 +2,8 @@
 //
 //   cell    the schedule's: a chunk's work on one micro-batch, forward or back
 //   visit   one layer of a cell
-//   slot    the memory of a micro-batch in flight, from its chunk's forward to the end of its
-//           backward
+//   slot    a flight slot: the memory of a micro-batch in flight, from its chunk's forward to the
+//           end of its backward
 //   use     ZeRO-3 and offload: a unit that is brought into memory, whole, for some visits
 //   idle    of a visit: data ranks go in step, and this one has no micro-batch there; it only meets
 //           the others
@@ -74,7 +74,7 @@ class MeshWork {
   /// The visit to a layer some `layers` further, on whichever rank.
   LayerVisit further(const LayerVisit& visit, int layers) const;
   int slot(const LayerVisit& visit) const { return slot_[visit.chunk][visit.micro]; }
-  /// The place of a micro-batch between the input part and the weight part of its backward.
+  /// The flight slot of a micro-batch between the input part and the weight part of its backward.
   int part_slot(const LayerVisit& visit) const { return part_slot_[visit.chunk][visit.micro]; }
   int data_slot(int micro) const { return data_slot_[micro]; }
   bool reads_data(int chunk) const;

@@ -92,7 +92,7 @@ class Search {
 
     for (auto& [reason, layouts] : rejected_)
       result_.rejected.push_back({reason, std::move(layouts)});
-    result_.lanes = request_.base.batch.lanes, result_.slices = model_.columns,
+    result_.lanes = request_.base.batch.lanes, result_.columns = model_.columns,
     result_.blocks = model_.layers();
     return std::move(result_);
   }
@@ -108,16 +108,15 @@ class Search {
     const SearchSpace& space = request_.space;
     std::vector<MeshOptions> all;
     for (int pipeline = 1; pipeline <= request_.ranks; ++pipeline) {
-      if (request_.ranks % pipeline != 0 ||
-          !space.allows("pipeline", &LayoutConfig::pipeline, pipeline))
+      if (request_.ranks % pipeline != 0 || !space.allows(&LayoutConfig::pipeline, pipeline))
         continue;
       for (int tensor = 1; tensor <= request_.ranks / pipeline; ++tensor) {
-        if (request_.ranks / pipeline % tensor != 0 ||
-            !space.allows("tensor", &LayoutConfig::tensor, tensor))
+        if (request_.ranks / pipeline % tensor != 0 || !space.allows(&LayoutConfig::tensor, tensor))
           continue;
         MeshOptions options = request_.base;
         options.mesh = {request_.ranks / pipeline / tensor, tensor, pipeline, 1};
-        options.recompute = space.has("recompute") ? space.layout.recompute : Recompute::kNone;
+        options.recompute =
+            space.has(&LayoutConfig::recompute) ? space.job.layout.recompute : Recompute::kNone;
         list_schedules(options, all);
       }
     }
@@ -129,11 +128,10 @@ class Search {
       options.schedule = part.name;
       if (options.mesh.pipeline == 1 && options.schedule != plain_schedule())
         continue;  // nothing to choose
-      if (options.mesh.pipeline > 1 &&
-          !space.allows("schedule", &LayoutConfig::schedule, options.schedule))
+      if (options.mesh.pipeline > 1 && !space.allows(&LayoutConfig::schedule, options.schedule))
         continue;
       // More than its default, 2, is left to who asks for it: every further chunk is another plan.
-      if (space.has("chunks")) options.chunks = space.layout.chunks;
+      if (space.has(&LayoutConfig::chunks)) options.chunks = space.job.layout.chunks;
       for (int in_flight : in_flight_of(options)) {
         options.in_flight = in_flight;
         list_zero(options, all);
@@ -144,15 +142,16 @@ class Search {
   /// made to measure room for stages that are unequal.
   std::vector<int> in_flight_of(const MeshOptions& options) const {
     if (options.mesh.pipeline == 1 || !splits_backward(options.schedule)) return {0};
-    if (request_.space.has("in_flight")) return {request_.space.layout.in_flight};
+    if (request_.space.has(&LayoutConfig::in_flight)) return {request_.space.job.layout.in_flight};
     if (options.mesh.pipeline > kManyStages) return {0};
     return {0, 2 * options.mesh.pipeline};
   }
   void list_zero(MeshOptions options, std::vector<MeshOptions>& all) const {
     const SearchSpace& space = request_.space;
     for (int zero = 0; zero <= 3; ++zero) {
-      if (!space.allows("zero", &PlanKeys::zero, zero)) continue;
-      if (options.mesh.data == 1 && zero > 0 && !space.has("zero")) continue;  // nothing to slice
+      if (!space.allows(&LayoutConfig::zero, zero)) continue;
+      if (options.mesh.data == 1 && zero > 0 && !space.has(&LayoutConfig::zero))
+        continue;  // nothing to slice
       options.zero = zero;
       for (int shards : shards_of(options)) {
         options.mesh.shards = shards;
@@ -162,7 +161,7 @@ class Search {
           // asks for it.
           const bool pays =
               fold == FoldKind::kLocal || (fold == FoldKind::kOwner && options.mesh.data > 1);
-          if (space.has("fold") ? space.layout.fold != fold : !pays) continue;
+          if (space.has(&LayoutConfig::fold) ? space.job.layout.fold != fold : !pays) continue;
           options.fold = fold;
           all.push_back(options);
         }
@@ -174,8 +173,8 @@ class Search {
     const SearchSpace& space = request_.space;
     const int data = options.mesh.data;
     if (options.zero == 0) return {1};
-    if (space.has("shards"))
-      return {space.layout.shards == 0 ? data : static_cast<int>(space.layout.shards)};
+    if (space.has(&LayoutConfig::shards))
+      return {space.job.layout.shards == 0 ? data : static_cast<int>(space.job.layout.shards)};
 
     // Inside a host gathers stay off the network, at the price of a replica on every host.
     const std::set<int> hosts(request_.cost.hosts.begin(), request_.cost.hosts.end());
@@ -252,7 +251,7 @@ class Search {
 
     // From the fastest way to the one that takes the least memory; the first that fits is taken.
     std::vector<Recompute> ways{options.recompute};
-    if (!request_.space.has("recompute") && request_.memory > 0) {
+    if (!request_.space.has(&LayoutConfig::recompute) && request_.memory > 0) {
       if (attention_) ways.push_back(Recompute::kSelective);
       ways.push_back(Recompute::kFull);
     }
@@ -294,7 +293,7 @@ class Search {
                      [](const auto& a, const auto& b) { return a.first < b.first; });
     for (size_t i = 0; i < std::min(kNearest, hopeless_.size()); ++i) {
       MeshOptions options = hopeless_[i].second;
-      if (!request_.space.has("recompute")) options.recompute = Recompute::kFull;
+      if (!request_.space.has(&LayoutConfig::recompute)) options.recompute = Recompute::kFull;
       result_.nearest.push_back(
           describe(options, rehearse(model_, request_, options, true).simulation));
       result_.nearest.back().seconds = 0;
@@ -396,8 +395,7 @@ std::string idle_warning(const Candidate& candidate) {
     return idle +
            fmt::format(
                "{} too few for {} stages, which wait for the first to arrive and the last to "
-               "leave; {}; "
-               "fewer ranks idle less, too",
+               "leave; {}; fewer ranks idle less, too",
                passed == 1 ? "1 micro-batch is" : fmt::format("{} micro-batches are", passed),
                stages, more);
   }
@@ -406,8 +404,7 @@ std::string idle_warning(const Candidate& candidate) {
   if (o.batch.lanes % o.mesh.data != 0)
     return idle + fmt::format(
                       "{} lanes are not shared out evenly over {} data ranks, and those with fewer "
-                      "wait; a "
-                      "number of data ranks that divides train.lanes has none to wait for",
+                      "wait; a number of data ranks that divides train.lanes has none to wait for",
                       o.batch.lanes, o.mesh.data);
   return idle +
          (stages > 1
@@ -416,12 +413,12 @@ std::string idle_warning(const Candidate& candidate) {
 }
 
 Rehearsal rehearse(const ModelShape& model, const SearchRequest& request,
-                   const MeshOptions& options, bool folded) {
+                   const MeshOptions& options, bool by_role) {
   Rehearsal rehearsal;
   const CostModel cost = mesh_cost(model, options, request.cost);
 
   // Above kManyRanks a plan of all ranks would take longer than it is worth.
-  if (!folded && options.mesh.ranks() <= kManyRanks) {
+  if (!by_role && options.mesh.ranks() <= kManyRanks) {
     rehearsal.programs = plan_mesh(model, options).programs;
     rehearsal.simulation = simulate(rehearsal.programs, cost);
   } else {

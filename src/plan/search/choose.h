@@ -1,14 +1,12 @@
 // The search for layouts of a job: every mesh of N ranks with every ZeRO stage, schedule, recompute
 // and fold, except what is given. Layouts are simulated (plan/search/simulate.h) and ranked by the
 // seconds of a step. What cannot run, does not fit or has no chance is rejected with its reason.
-// Lanes, micro-batches and slices are the job's and stay as they are.
+// Lanes, micro-batches and columns are the job's and stay as they are.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <set>
 #include <string>
-#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -19,25 +17,30 @@
 
 namespace tutti {
 
-/// The layout keys that are given, by name, and their values; other keys that have `.searched()` in
-/// their row (config/keys.cc) are searched.
+/// What a job leaves open: those layout keys with `.searched()` in their row (config/keys.cc) that
+/// nobody set. They have their defaults, or what `auto` was resolved to.
 struct SearchSpace {
-  LayoutConfig layout{};
-  std::set<std::string, std::less<>> given{};
-  bool has(std::string_view key) const { return given.contains(key); }
+  Job job{};
+  /// Whether somebody set a key, which must be one that is searched.
+  template <class T, class Owner>
+  bool has(T Owner::*field) const {
+    return is_given(&(job.layout.*field));
+  }
   /// Whether a value may be tried: nobody gave one, or it is this.
   template <class T, class Owner>
-  bool allows(std::string_view key, T Owner::*field, const std::type_identity_t<T>& value) const {
-    return !has(key) || layout.*field == value;
+  bool allows(T Owner::*field, const std::type_identity_t<T>& value) const {
+    return !has(field) || job.layout.*field == value;
   }
+
+ private:
+  bool is_given(const void* field) const;
 };
-/// The layout keys of a job that somebody set: neither their defaults nor resolved from `auto`.
-SearchSpace given_layout(const Job& job);
-/// Sets all keys that are searched to their defaults, so that the job can be resolved without them.
+/// Turns all keys that are searched off, so that the job can be resolved without them.
 void forget_layout(Job& job);
 
 struct SearchRequest {
-  /// What is not searched: batch, order, cut, overlap, depth, offload, parcels, optimizer slots.
+  /// The options that are not searched: batch, order, cut, overlap, depth, offload, parcels and the
+  /// optimizer's slots.
   MeshOptions base;
   int ranks = 1;
   int64_t memory = 0;  ///< bytes that a rank may take at its peak; 0: there is no limit
@@ -70,8 +73,8 @@ struct SearchResult {
   std::vector<Candidate> nearest;
   std::vector<Rejection> rejected;  ///< grouped by reason
   /// The most ranks that a job can use on each axis: a data rank has at least a lane, a tensor rank
-  /// a slice and a stage a block.
-  int lanes = 1, slices = 1, blocks = 1;
+  /// a column and a stage a block.
+  int lanes = 1, columns = 1, blocks = 1;
 };
 /// What to say of a layout whose ranks have nothing to do for more than a fifth of the step: why,
 /// and what mends it. "" if they are busier than that.
@@ -85,15 +88,15 @@ SearchResult search_layouts(const ModelShape& model, const SearchRequest& reques
 
 /// "data 2 x tensor 1 x pipeline 4, 1f1b, zero 1": only what is not the default is named.
 std::string layout_name(const MeshOptions& options);
-/// A candidate's programs and their simulation: of all ranks or, where there are many, of those
-/// that stand for the others.
+/// A candidate's programs and their simulation. They are those of all ranks or, if there are many,
+/// of the ranks that stand for the others.
 struct Rehearsal {
   std::vector<Program> programs;
   Simulation simulation;
 };
-/// `folded`: one rank per stage stands for all others of the stage.
+/// If `by_role`, one rank per stage stands for all others of the stage.
 Rehearsal rehearse(const ModelShape& model, const SearchRequest& request,
-                   const MeshOptions& options, bool folded);
+                   const MeshOptions& options, bool by_role);
 
 /// The largest micro-batch with which a rank stays below `memory`, judged by those of its bytes
 /// that grow with the micro-batch; 0: there is none.

@@ -3,8 +3,8 @@
 // shape and the plan's options; the simulator (plan/search/simulate.h) runs programs on them.
 //
 // Ranks with equal roles have equal work: a slice counts as the unit divided by the shards,
-// whatever the borders of chunks make of it. So ranks of one role cost the same, and one of them
-// can stand for all.
+// whatever the borders of parameter chunks make of it. So ranks of one role cost the same, and one
+// of them can stand for all.
 #pragma once
 
 #include <array>

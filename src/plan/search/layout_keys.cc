@@ -1,5 +1,5 @@
-// Between a job's [layout] and the search: which keys are given, and how a candidate is written
-// back and named.
+// Leads from a job's [layout] to the search and back: which keys are given, and how a candidate is
+// written into the job and named.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -33,17 +33,16 @@ void set_mesh(LayoutConfig& layout, const Mesh& mesh) {
 
 }  // namespace
 
-SearchSpace given_layout(const Job& job) {
-  SearchSpace space{job.layout};
+bool SearchSpace::is_given(const void* field) const {
   for (const Key& key : keys())
-    if (key.searched && given(job, key)) space.given.insert(key.name);
-  return space;
+    if (key.searched && key.field(job) == field) return given(job, key);
+  TUTTI_CHECK(false, "the search asks for a field that no row marks as searched");
 }
 
 void forget_layout(Job& job) {
   for (const Key& key : keys()) {
     if (!key.searched) continue;
-    key.set(job, key.off());
+    key.set(job, key.off);
     job.origin[key.full_name()] = {};
   }
 }
@@ -54,9 +53,11 @@ void set_layout(Job& job, const MeshOptions& o) {
   static_cast<PlanKeys&>(planned.layout) = o;
   set_mesh(planned.layout, o.mesh);
 
-  // Of it the job takes what the search chooses, and of that nothing which says nothing.
+  // The job takes over the keys that the search chooses. A key that says nothing on this layout
+  // keeps its default.
+  const Key& ranks = key_named("layout.ranks");
   for (const Key& key : keys()) {
-    if (!key.searched && key.full_name() != "layout.ranks") continue;
+    if (!key.searched && &key != &ranks) continue;
     const bool idle = !key.idle_reason(planned).empty();
     const Value value = idle ? key.fallback : key.get(planned);
     if (value == key.get(job)) continue;
@@ -76,12 +77,10 @@ namespace {
 
 /// The keys that are given, in words: "pipeline 8, schedule gpipe".
 std::string set_text(const SearchSpace& space) {
-  Job job;
-  job.layout = space.layout;
   std::vector<std::string> all;
   for (const Key& key : keys())
-    if (key.searched && space.has(key.name))
-      all.push_back(fmt::format("{} {}", key.name, plain_text(key.get(job))));
+    if (key.searched && given(space.job, key))
+      all.push_back(fmt::format("{} {}", key.name, plain_text(key.get(space.job))));
   return fmt::format("{}", fmt::join(all, ", "));
 }
 
@@ -133,10 +132,11 @@ std::vector<std::string> no_layout_faults(const SearchResult& result,
     faults.push_back(
         fmt::format("  tensor x pipeline ranks do not divide {} ranks, or shards their data ranks",
                     request.ranks));
-  if (request.ranks > result.lanes * result.slices * result.blocks)
-    faults.push_back(fmt::format(
-        "  it has work for {} ranks at most: {} lanes x {} slices x {} blocks",
-        result.lanes * result.slices * result.blocks, result.lanes, result.slices, result.blocks));
+  if (request.ranks > result.lanes * result.columns * result.blocks)
+    faults.push_back(
+        fmt::format("  it has work for {} ranks at most: {} lanes x {} columns x {} blocks",
+                    result.lanes * result.columns * result.blocks, result.lanes, result.columns,
+                    result.blocks));
   for (const Rejection& r : merged(result.rejected))
     faults.push_back(
         fmt::format("  {} ({}{})", r.reason, r.layouts.front(),
@@ -145,7 +145,7 @@ std::vector<std::string> no_layout_faults(const SearchResult& result,
 }
 
 Candidate choose_layout(Job& job, const ModelShape& model, SearchRequest request) {
-  request.space = given_layout(job);
+  request.space = {job};
   SearchResult result = search_layouts(model, request);
   if (result.best.empty()) throw ConfigError(no_layout_faults(result, request));
   set_layout(job, result.best.front().options);

@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "base/text/seconds.h"
 #include "base/text/svg.h"
 
 namespace tutti {
@@ -60,6 +61,7 @@ enum : size_t {
   kDisk
 };
 
+/// Both ends of a message look alike. Waits for borrowed memory count with the vote.
 size_t kind_of(const Instruction& i) {
   switch (i.op) {
     case Op::kLoad:
@@ -133,7 +135,7 @@ std::vector<std::pair<int, int>> sequence_of(const Program& program) {
   return sequence;
 }
 
-/// Only the kinds that the picture has. Widths of names are estimated: 6.8 pixels a letter.
+/// Only the kinds that the picture has. Widths of names are estimated: 6.8 pixels per letter.
 std::string legend(const std::set<size_t>& used) {
   std::string svg;
   double x = kLeft;
@@ -146,12 +148,6 @@ std::string legend(const std::set<size_t>& used) {
     x += 17 + 6.8 * static_cast<double>(std::string(k.name).size()) + 18;
   }
   return svg;
-}
-
-std::string time_text(double seconds) {
-  return seconds < 1e-3 ? fmt::format("{:.3g} us", seconds * 1e6)
-         : seconds < 1  ? fmt::format("{:.4g} ms", seconds * 1e3)
-                        : fmt::format("{:.4g} s", seconds);
 }
 
 }  // namespace
@@ -198,7 +194,7 @@ std::string timeline_svg(std::span<const Program> programs, const Simulation& si
             x, y, drawn, height, compute && width > 6 ? " rx=\"2\"" : "", kKinds[bar.kind].fill,
             escaped(to_string(first)),
             bar.last > bar.first ? fmt::format(" and {} more", bar.last - bar.first) : "",
-            time_text(bar.end - bar.begin));
+            seconds_text(bar.end - bar.begin));
 
         // Bars of compute carry the number of their micro-batch where it fits.
         const auto number =
@@ -233,7 +229,7 @@ std::string timeline_svg(std::span<const Program> programs, const Simulation& si
 
   // What the picture says in sum, at the right of the title.
   const std::string right =
-      fmt::format("{}, bubble {:.1f} %, exposed communication {:.1f} %", time_text(span),
+      fmt::format("{}, bubble {:.1f} %, exposed communication {:.1f} %", seconds_text(span),
                   100 * simulation.bubble_share(), 100 * simulation.exposed_share());
   return opening(kWidth, bottom + 34) +
          text_at(24, 32, title, kInk, " font-size=\"17\" font-weight=\"600\"") +

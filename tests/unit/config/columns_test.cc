@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "config/table_columns.h"
+#include "config/check/table_columns.h"
 
 namespace tutti {
 namespace {

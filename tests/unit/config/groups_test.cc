@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "config/parameter_groups.h"
+#include "config/check/parameter_groups.h"
 
 namespace tutti {
 namespace {

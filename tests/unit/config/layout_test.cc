@@ -357,7 +357,7 @@ TEST(Slices, AModelThatIsNotDefinedInSlicesIsRefused) {
   } catch (const ConfigError& error) {
     EXPECT_EQ(error.faults(), Faults{"train.tensor_slices = 2 but model.kind = \"custom\": "
                                      "\"gpt\", \"mlp\" and \"cnn\" are defined "
-                                     "in slices; these work: tensor_slices = 1"});
+                                     "in columns; these work: tensor_slices = 1"});
   }
 }
 

@@ -117,6 +117,25 @@ TEST_F(Cgroup, TheSmallestLimitOfMemoryCountsInBothVersions) {
   EXPECT_EQ(memory(kCpu, "4:cpu,cpuacct:/job\n"), int64_t{1} << 40);
 }
 
+TEST_F(Cgroup, WhatGroupsHaveLeftOfTheirTasksCountsInBothVersions) {
+  const auto tasks = [&](const std::string& mounts, const std::string& groups) {
+    return tasks_by_cgroup(root_.string(), {mounts, groups});
+  };
+  EXPECT_EQ(tasks(kUnified, "0::/slice/job\n"), INT64_MAX);
+  write("sys/fs/cgroup/slice/job/pids.max", "max\n");
+  write("sys/fs/cgroup/slice/job/pids.current", "7\n");
+  EXPECT_EQ(tasks(kUnified, "0::/slice/job\n"), INT64_MAX);
+  write("sys/fs/cgroup/slice/job/pids.max", "100\n");
+  EXPECT_EQ(tasks(kUnified, "0::/slice/job\n"), 93);
+  write("sys/fs/cgroup/slice/pids.max", "50\n");
+  write("sys/fs/cgroup/slice/pids.current", "60\n");
+  EXPECT_EQ(tasks(kUnified, "0::/slice/job\n"), 0);
+  const std::string v1 = "36 31 0:33 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids\n";
+  write("sys/fs/cgroup/pids/job/pids.max", "40\n");
+  write("sys/fs/cgroup/pids/job/pids.current", "10\n");
+  EXPECT_EQ(tasks(v1, "8:pids:/job\n"), 30);
+}
+
 TEST_F(Cgroup, AMountPointMayHaveBlanks) {
   write("odd place/cpu.max", "400000 100000\n");
   EXPECT_EQ(cores("30 23 0:26 / /odd\\040place rw - cgroup2 cgroup2 rw\n", "0::/\n"), 4);

@@ -82,7 +82,7 @@ TEST(Resolve, EveryFaultOfTheWholeIsListedAtOnce) {
                        {"layout.transport", "inproc"},
                        {"data.held_out", "0"}}),
             (Faults{
-                "model.norm = \"batch\" but model.kind = \"gpt\": it takes \"layer\", \"rms\"",
+                "model.norm = \"batch\" but model.kind = \"gpt\": it takes \"layer\" or \"rms\"",
                 "data.held_out = 0 but train.eval_batches = 4: nothing is kept to evaluate on; set "
                 "train.eval_batches = 0 "
                 "and train.eval_every = 0 for no evaluation",
@@ -144,7 +144,7 @@ TEST(Resolve, ValuesThatContradictEachOtherAreRefused) {
        }) {
     EXPECT_EQ(faults_of(settings).size(), 1u) << settings[0].key;
   }
-  EXPECT_EQ(faults_of({{"model.kind", "mlp"}}).size(), 2u);  // data and sample
+  EXPECT_EQ(faults_of({{"model.kind", "mlp"}}).size(), 3u);  // tied weights, data and sample
 }
 
 TEST(Resolve, OnlyTablesHaveAColumnToResampleBy) {
@@ -198,6 +198,25 @@ TEST(Resolve, ASampleOfATokenFilesModelIsRefused) {
   EXPECT_EQ(faults_of({{"data.kind", "tokens"}, {"data.path", "a.tok"}}),
             Faults{"train.sample_bytes = 400 but data.kind = \"tokens\": what text they stand for "
                    "is not known"});
+}
+
+TEST(Resolve, ASampleOfAModelInColumnsIsRefusedWhereSomebodyAskedForIt) {
+  EXPECT_EQ(faults_of({{"train.tensor_slices", "2"}}), Faults{}) << "the built-in job has a sample";
+  const Faults refused{
+      "train.sample_bytes = 9 but train.tensor_slices = 2: a model in columns writes no text"};
+  EXPECT_EQ(faults_of({{"train.tensor_slices", "2"}, {"train.sample_bytes", "9"}}), refused);
+
+  // A run's own job.toml says all keys, those of its built-in job too.
+  Job job = parse_job(to_toml(load_job("gpt-kjv", {{"train.tensor_slices", "2"}})), "job.toml", {});
+  forget_idle_keys(job, kFour);
+  EXPECT_NO_THROW(resolve(job, kFour, {}));
+  EXPECT_EQ(job.train.sample_bytes, 400);
+}
+
+TEST(Resolve, ASampleOfAProgramsOwnModelIsRefusedWhereSomebodyAskedForIt) {
+  EXPECT_EQ(faults_of({{"model.kind", "custom"}}), Faults{});
+  EXPECT_EQ(faults_of({{"model.kind", "custom"}, {"train.sample_bytes", "9"}}),
+            Faults{"train.sample_bytes = 9 but model.kind = \"custom\": it writes no text"});
 }
 
 TEST(Machine, ThisOneHasACoreAndAnInstructionSet) {

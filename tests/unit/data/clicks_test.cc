@@ -9,16 +9,9 @@ namespace tutti {
 namespace {
 
 std::vector<at::Tensor> tensors(int64_t rows) {
-  return allocate({{"numbers", {rows, kClickNumbers}, at::kFloat},
-                   {"categories", {rows, kClickFields}, at::kLong},
+  return allocate({{"numbers", {rows, kClickFields.numbers}, at::kFloat},
+                   {"categories", {rows, kClickFields.categories}, at::kLong},
                    {"targets", {rows, 1}, at::kFloat}});
-}
-
-TEST(Clicks, TheirFieldsAreThoseOfTheirRow) {
-  const GeneratedFields& fields = part_named<DataPart>("clicks").fields;
-  EXPECT_EQ(fields.numbers, kClickNumbers);
-  EXPECT_EQ(fields.categories, kClickFields);
-  EXPECT_EQ(fields.values, kClickValues);
 }
 
 TEST(Clicks, ARecordIsAFunctionOfSeedAndRecordAlone) {
@@ -41,21 +34,21 @@ TEST(Clicks, ValuesLieInTheirRangesAndUseAllOfThem) {
   const auto clicks = make_clicks(1);
   for (int64_t i = 0; i < kRecords; ++i) clicks->read(i, all, i);
   const auto* ids = all[1].const_data_ptr<int64_t>();
-  std::vector<int64_t> counts(kClickValues);
-  for (int64_t i = 0; i < kRecords * kClickFields; ++i) {
-    ASSERT_TRUE(ids[i] >= 0 && ids[i] < kClickValues);
+  std::vector<int64_t> counts(kClickFields.values);
+  for (int64_t i = 0; i < kRecords * kClickFields.categories; ++i) {
+    ASSERT_TRUE(ids[i] >= 0 && ids[i] < kClickFields.values);
     counts[static_cast<size_t>(ids[i])] += 1;
   }
   for (const int64_t count : counts) EXPECT_GT(count, 0);
-  EXPECT_GT(counts[0], 4 * counts[kClickValues - 1]);
+  EXPECT_GT(counts[0], 4 * counts[kClickFields.values - 1]);
   // Of 160000 uniform draws with deviation 1: the mean's deviation is 0.0025, the square's 0.0022;
   // five of them.
   double sum = 0, squares = 0;
   const auto* x = all[0].const_data_ptr<float>();
-  for (int64_t i = 0; i < kRecords * kClickNumbers; ++i)
+  for (int64_t i = 0; i < kRecords * kClickFields.numbers; ++i)
     sum += x[i], squares += static_cast<double>(x[i]) * x[i];
-  EXPECT_NEAR(sum / (kRecords * kClickNumbers), 0, 0.0125);
-  EXPECT_NEAR(squares / (kRecords * kClickNumbers), 1, 0.0125);
+  EXPECT_NEAR(sum / (kRecords * kClickFields.numbers), 0, 0.0125);
+  EXPECT_NEAR(squares / (kRecords * kClickFields.numbers), 1, 0.0125);
 }
 
 TEST(Clicks, TheTruthIsCalibratedAndFarBetterThanTheBaseRate) {

@@ -23,6 +23,15 @@ TEST(LayoutName, SaysWhatIsNotTheDefaultInThreeForms) {
   EXPECT_EQ(layout_word(layout), "4x2x2,zbv/3,zero3/2,depth0,full,offload-optimizer");
 }
 
+TEST(LayoutName, SaysHowManyChunksAStageHasIfTheyAreMoreThanTheDefault) {
+  LayoutConfig layout = parse_job("", "job", {}).layout;
+  layout.ranks = layout.pipeline = 2, layout.schedule = "interleaved", layout.zero = 0;
+  EXPECT_EQ(layout_word(layout), "1x1x2,interleaved");
+  layout.chunks = 4;
+  EXPECT_EQ(layout_name(layout), "data 1 x tensor 1 x pipeline 2, interleaved, 4 chunks");
+  EXPECT_EQ(layout_word(layout), "1x1x2,interleaved/4");
+}
+
 TEST(LayoutName, LeavesOutKeysThatSayNothingToTheLayout) {
   LayoutConfig layout = parse_job("", "job", {}).layout;
   layout.ranks = 2, layout.zero = 1, layout.depth = 4, layout.in_flight = 3;

@@ -125,7 +125,7 @@ TEST(PlainLines, PutMetricsAndTheTruthBesideTheHeldOutLoss) {
        {"step", 7},
        {"held_out_loss", 0.5},
        {"metrics", {{"loss", 0.5}, {"accuracy", 0.75}, {"auc", nullptr}, {"confusion", {{1, 2}}}}},
-       {"truth_loss", 0.45}});
+       {"baseline", {{"name", "truth"}, {"loss", 0.45}}}});
   EXPECT_EQ(
       screen.text(),
       "step     7   held-out loss 0.5000   accuracy 0.7500   truth 0.4500   0.0500 nats above\n");
@@ -204,7 +204,7 @@ TEST(PlainLines, TellTheTestWithTheAccuracyOnALineOfItsOwn) {
   Screen values(false);
   values.write(
       {{"event", "test"}, {"step", 1}, {"metrics", {{"loss", 0.25}, {"mse", 0.25}, {"r2", 0.5}}}});
-  EXPECT_EQ(values.text(), "test loss 0.2500\nmse  0.2500\nr2   0.5000\n");
+  EXPECT_EQ(values.text(), "test r2 0.5000\ntest loss 0.2500\nmse  0.2500\n");
 }
 
 TEST(PlainLines, TellWhereTheTimeWentAndTheShareOfTheMatmulLimit) {

@@ -12,7 +12,7 @@
 namespace tutti {
 
 TEST(Cost, ZeroKeepsWhatThePaperSays) {
-  // 7.5 billion parameters on 64 ranks, mixed precision Adam: GB a rank, stages 0 to 3.
+  // 7.5 billion parameters on 64 ranks, mixed precision Adam: GB per rank, stages 0 to 3.
   const SlotSizes paper{2, 2, 12};
   const double published[] = {120, 31.4, 16.6, 1.9};
   for (int zero = 0; zero <= 3; ++zero) {

@@ -1,5 +1,5 @@
-// What a rank of a mesh does by itself, on hashes (hashed_memory.h): passes through segments, folds,
-// squares, updates, and what goes between the tiers.
+// What a rank of a mesh does by itself, on hashes (hashed_memory.h): passes through segments,
+// folds, squares, updates, and what goes between the tiers.
 #pragma once
 
 #include <vector>

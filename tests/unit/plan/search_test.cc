@@ -21,11 +21,8 @@ SearchRequest request_of(int ranks, Batch batch = {8, 2, 1}) {
   return request;
 }
 
-/// The layout in which a test sets the key that it gives.
-LayoutConfig& give(SearchRequest& request, const char* key) {
-  request.space.given.insert(key);
-  return request.space.layout;
-}
+/// What a job leaves open that sets these keys and no other.
+SearchSpace given(const std::vector<Setting>& settings) { return {parse_job("", "job", settings)}; }
 
 ModelShape gpt(int columns = 2) {
   return test::gpt_model_shape({.layers = 6, .length = 128, .columns = columns});
@@ -76,7 +73,7 @@ TEST(Search, ALayoutThatIdlesForMoreThanAFifthSaysWhyAndWhatMendsIt) {
   const ModelShape model = test::gpt_model_shape({.layers = 14, .length = 128});
   const auto first = [&](int micro_batches) {
     SearchRequest request = request_of(8, {1, micro_batches, 1});
-    give(request, "schedule").schedule = "1f1b";
+    request.space = given({{"layout.schedule", "1f1b"}});
     return search_layouts(model, request).best.front();
   };
   const std::string warning = idle_warning(first(2));
@@ -112,9 +109,8 @@ TEST(Search, TheSimplestOfThoseThatAreAsGoodComesFirst) {
 
 TEST(Search, WhatIsGivenIsKept) {
   SearchRequest request = request_of(8);
-  give(request, "pipeline").pipeline = 4;
-  give(request, "zero").zero = 1;
-  give(request, "schedule").schedule = "zero-bubble";
+  request.space =
+      given({{"layout.pipeline", "4"}, {"layout.zero", "1"}, {"layout.schedule", "zero-bubble"}});
   const SearchResult result = search_layouts(gpt(), request);
   ASSERT_FALSE(result.best.empty());
   for (const Candidate& c : result.best) {
@@ -122,6 +118,13 @@ TEST(Search, WhatIsGivenIsKept) {
     EXPECT_EQ(c.options.zero, 1);
     EXPECT_EQ(c.options.schedule, "zero-bubble");
   }
+}
+
+TEST(Search, AKeyThatIsNotSearchedIsNoneOfTheSpace) {
+  EXPECT_FALSE(given({}).has(&LayoutConfig::pipeline));
+  EXPECT_TRUE(given({{"layout.fold", "root"}}).has(&LayoutConfig::fold));
+  EXPECT_FALSE(given({{"layout.zero", "auto"}}).has(&LayoutConfig::zero));
+  EXPECT_DEATH(static_cast<void>(given({}).has(&LayoutConfig::depth)), "no row marks as searched");
 }
 
 TEST(Search, AMemoryLimitIsKeptByWhatIsFound) {
@@ -167,7 +170,7 @@ TEST(Search, MoreRanksThanTheJobHasWorkForAreRefusedWithTheMost) {
   ASSERT_LT(most, 256);
   EXPECT_EQ(faults[0], "no layout of 256 ranks can run this job:");
   EXPECT_EQ(faults[1],
-            fmt::format("  it has work for {} ranks at most: {} lanes x {} slices x {} blocks",
+            fmt::format("  it has work for {} ranks at most: {} lanes x {} columns x {} blocks",
                         most, request.base.batch.lanes, model.columns, model.layers()));
   EXPECT_LT(faults.size(), 10u) << "a reason for every number";
 }
@@ -204,9 +207,7 @@ TEST(Search, TheJobMayRefuseForItsOwnReasons) {
 TEST(Search, SlicesStayInsideHostsOrGoOverAll) {
   SearchRequest request = request_of(8);
   for (int rank = 0; rank < 8; ++rank) request.cost.hosts.push_back(rank / 4);
-  give(request, "pipeline").pipeline = 1;
-  give(request, "tensor").tensor = 1;
-  give(request, "zero").zero = 1;
+  request.space = given({{"layout.pipeline", "1"}, {"layout.tensor", "1"}, {"layout.zero", "1"}});
   std::set<int> shards;
   for (const Candidate& c : search_layouts(gpt(), request).best)
     shards.insert(c.options.mesh.shards);

@@ -31,6 +31,12 @@ struct Column {
   std::vector<std::string> values;
 };
 
+template <>
+inline constexpr EnumName<Column::Role> kNamesOf<Column::Role>[] = {
+    {Column::Role::kNumber, "number"},  {Column::Role::kCategory, "category"},
+    {Column::Role::kOneHot, "one-hot"}, {Column::Role::kWeight, "weight"},
+    {Column::Role::kTarget, "target"},  {Column::Role::kText, "text"}};
+
 /// Every fault is added to `faults`, naming the text and, for a word that is none, the nearest.
 std::vector<Column> parse_columns(const std::vector<std::string>& texts,
                                   std::vector<std::string>& faults);

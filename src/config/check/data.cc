@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "config/job_check.h"
+#include "config/check/job_check.h"
+#include "config/check/table_columns.h"
 #include "config/job_parts.h"
 #include "config/reserved_words.h"
-#include "config/table_columns.h"
 
 namespace tutti {
 
@@ -62,6 +62,9 @@ void JobCheck::text() {
 void JobCheck::split() {
   const auto& data = job_.data;
   const bool generated = data_part(job_).generated;
+
+  // An evaluation needs records of its own. Which way out is named depends on whether the job can
+  // do without evaluations.
   if (job_.train.eval_batches > 0 && data.held_out <= 0 && data.folds < 2) {
     const TrainConfig& train = job_.train;
     const std::string way =
@@ -74,21 +77,26 @@ void JobCheck::split() {
               "data.held_out = 0 but train.eval_batches = {}: nothing is kept to evaluate on; {}",
               train.eval_batches, way));
   }
+
+  // A number of records is whole, and a fold is one of those that there are.
   if (data.held_out > 1 && data.held_out != std::floor(data.held_out)) {
     fault({"data.held_out"}, fmt::format("data.held_out = {}: below 1 it is a fraction of the "
-                                         "records, from 1 on their number, which is "
-                                         "whole",
+                                         "records, from 1 on their number, which is whole",
                                          data.held_out));
   }
   if (data.folds > 1 && data.fold >= data.folds) {
     fault({"data.fold", "data.folds"},
           fmt::format("data.fold = {} but data.folds = {}", data.fold, data.folds));
   }
+
+  // Generated records have no end, so they cannot be dealt into folds; nor, below, drawn by weight.
   if (data.folds > 1 && generated) {
     fault({"data.folds"},
           fmt::format("data.folds = {} but data.kind = \"{}\": there is no end to its records",
                       data.folds, data.kind));
   }
+
+  // Weights of the classes are given exactly where they are used.
   if ((data.resample == Resample::kClasses) != !data.resample_weights.empty()) {
     fault({"data.resample_weights", "data.resample"},
           data.resample_weights.empty()
@@ -126,10 +134,15 @@ void JobCheck::columns() {
   const bool table = data_part(job_).table;
   const std::string tables =
       quoted_list(names_where<DataPart>([](const DataPart& part) { return part.table; }), "and");
+
+  // The parser words the faults of single columns. Nothing else can be asked of columns that it
+  // could not read.
   std::vector<std::string> texts;
   const ColumnSizes sizes = sizes_of(parse_columns(data.columns, texts));
   for (const std::string& text : texts) fault({"data.columns"}, text);
   if (!texts.empty()) return;
+
+  // Only tables have columns; one of them may be the weight of the records.
   if (data.resample == Resample::kColumn && !table) {
     fault({"data.resample", "data.kind"},
           fmt::format("data.resample = \"column\" but data.kind = \"{}\": only {} have columns",
@@ -146,6 +159,9 @@ void JobCheck::columns() {
                             data.kind, tables));
   }
   if (!table) return;
+
+  // The roles of the columns must be those that the model reads: one text, or features with a
+  // target.
   const std::string& kind = job_.model.kind;
   const ModelPart& model = model_part(job_);
   const bool predicts = !model.sequences && !model.reconstructs;  // targets of its own
@@ -169,6 +185,8 @@ void JobCheck::columns() {
                       "them one-hot, or use {}",
                       kind, quoted_list(embedding, "or")));
   }
+
+  // The target must be what the loss compares: a class or a number.
   const bool classes = loss_part(job_).classes;
   const bool yes_or_no = loss_part(job_).yes_or_no && sizes.classes == 2;  // as 1 or 0
   if (predicts && classes != (sizes.classes > 0) && sizes.targets > 0 && !yes_or_no) {
@@ -176,6 +194,8 @@ void JobCheck::columns() {
           fmt::format("loss.kind = \"{}\" but the target is {}", job_.loss.kind,
                       sizes.classes > 0 ? "a class" : "a number"));
   }
+
+  // The sizes of the model must be those that the columns add up to.
   const auto agrees = [&](const char* key, int64_t value, int64_t wanted) {
     if (wanted > 0 && value != wanted)
       fault({key, "data.columns"},

@@ -7,7 +7,8 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "config/job_check.h"
+#include "base/text/lists.h"
+#include "config/check/job_check.h"
 #include "config/job_parts.h"
 #include "config/schema.h"
 
@@ -36,10 +37,9 @@ std::string nearest_values(std::string_view name, int64_t asked, std::vector<int
                    [&](int64_t a, int64_t b) { return std::abs(a - asked) < std::abs(b - asked); });
   if (values.size() > kNamed) values.resize(kNamed);
   std::sort(values.begin(), values.end());
-  const int64_t last = values.back();
-  values.pop_back();
-  if (values.empty()) return fmt::format("{} = {}", name, last);
-  return fmt::format("{} = {} or {}", name, fmt::join(values, ", "), last);
+  std::vector<std::string> words;
+  for (int64_t value : values) words.push_back(fmt::format("{}", value));
+  return fmt::format("{} = {}", name, listed(words, "or"));
 }
 
 /// "; these work: pipeline = 1, 2 or 4; ranks = 3 or 6".
@@ -87,12 +87,12 @@ void JobCheck::slices() {
   const int64_t slices = job_.train.tensor_slices;
   const std::string& kind = job_.model.kind;
   if (slices <= 1) return;
-  if (!model_part(job_).sliced) {
-    const auto sliced = names_where<ModelPart>([](const ModelPart& model) { return model.sliced; });
+  if (!model_part(job_).columns) {
+    const auto cut = names_where<ModelPart>([](const ModelPart& model) { return model.columns; });
     return fault({"train.tensor_slices", "model.kind"},
                  fmt::format("train.tensor_slices = {} but model.kind = \"{}\": {} are defined in "
-                             "slices; these work: tensor_slices = 1",
-                             slices, kind, quoted_list(sliced, "and")));
+                             "columns; these work: tensor_slices = 1",
+                             slices, kind, quoted_list(cut, "and")));
   }
   if (!rules_.cut_sizes) return;
   const auto sizes = rules_.cut_sizes(job_);
@@ -118,8 +118,7 @@ void JobCheck::mesh() {
   if (layout.tensor > slices) {
     fault({"layout.tensor", "train.tensor_slices"},
           fmt::format("layout.tensor = {} but train.tensor_slices = {}: a rank owns at least one "
-                      "slice; ask for at most "
-                      "{}, or for more slices, which is another job",
+                      "slice; ask for at most {}, or for more slices, which is another job",
                       layout.tensor, slices, slices));
   }
   const int64_t shares = layout.tensor * layout.pipeline, data = layout.ranks / shares;
@@ -127,16 +126,13 @@ void JobCheck::mesh() {
   if (data > lanes && shares == 1) {
     fault({"layout.ranks", "train.lanes"},
           fmt::format("layout.ranks = {} but train.lanes = {}: a rank owns at least one lane; ask "
-                      "for at most {} ranks, or "
-                      "for more lanes, which is another job",
+                      "for at most {} ranks, or for more lanes, which is another job",
                       layout.ranks, lanes, lanes));
   } else if (data > lanes) {
     fault({"layout.ranks", "layout.tensor", "layout.pipeline", "train.lanes"},
           fmt::format("layout.ranks = {} with layout.tensor x layout.pipeline = {} x {} has {} "
-                      "data ranks but "
-                      "train.lanes = {}: a data rank owns at least one lane; ask for at most {} "
-                      "ranks, or for more "
-                      "lanes, which is another job",
+                      "data ranks but train.lanes = {}: a data rank owns at least one lane; ask "
+                      "for at most {} ranks, or for more lanes, which is another job",
                       layout.ranks, layout.tensor, layout.pipeline, data, lanes, lanes * shares));
   }
   if (layout.zero > 0 && layout.shards > 0 && data % layout.shards != 0) {
@@ -151,6 +147,9 @@ void JobCheck::mesh() {
 void JobCheck::uneven_mesh() {
   const LayoutConfig& layout = job_.layout;
   const int64_t blocks = rules_.most_stages ? rules_.most_stages(job_) : INT64_MAX;
+
+  // A mesh works if its ranks make whole replicas with at least one lane each, and if no other
+  // check would refuse it.
   const auto works = [&](int64_t ranks, int64_t tensor, int64_t pipeline) {
     const int64_t shares = tensor * pipeline;
     Job other = job_;
@@ -159,6 +158,9 @@ void JobCheck::uneven_mesh() {
            tensor <= job_.train.tensor_slices && ranks > 0 && ranks % shares == 0 &&
            ranks / shares <= job_.train.lanes;
   };
+
+  // Only one number is changed at a time, so that the nearest value of each can be offered by
+  // itself.
   std::vector<int64_t> tensors, pipelines, ranks;
   for (int64_t part : divisors(layout.ranks)) {
     if (layout.tensor > 1 && works(layout.ranks, part, layout.pipeline)) tensors.push_back(part);
@@ -168,6 +170,8 @@ void JobCheck::uneven_mesh() {
   for (int64_t many : {below, below + shares}) {
     if (works(many, layout.tensor, layout.pipeline)) ranks.push_back(many);
   }
+
+  // The fault repeats what was set: one axis, or both.
   const std::string asked = layout.pipeline == 1 ? setting(job_, key_named("layout.tensor"))
                             : layout.tensor == 1
                                 ? setting(job_, key_named("layout.pipeline"))
@@ -189,21 +193,23 @@ void JobCheck::beside_mesh() {
       job_.numerics.order != SumOrder::kMicro) {
     fault({"layout.fold", "train.micro_batches"},
           fmt::format("layout.fold = \"owner\" but train.micro_batches = {} and numerics.order = "
-                      "\"lane\": a lane's sum "
-                      "is not there until its last micro-batch; these work: fold = \"local\"; "
-                      "micro_batches = 1; "
-                      "order = \"micro\" (the last two are another job)",
+                      "\"lane\": a lane's sum is not there until its last micro-batch; these work: "
+                      "fold = \"local\"; micro_batches = 1; order = \"micro\" (the last two are "
+                      "another job)",
                       job_.train.micro_batches));
   }
+
+  // ZeRO gives each rank slices, which not every optimizer can update by themselves.
   if (layout.zero > 0 && !part_named<OptimizerPart>(job_.train.optimizer).sliced) {
     Job whole = job_;
     whole.layout.zero = 0;
     fault({"layout.zero", "train.optimizer"},
           fmt::format("layout.zero = {} but train.optimizer = \"{}\": its steps go by norms of "
-                      "whole parameters, and "
-                      "a rank holds slices; these work: zero = 0{}",
+                      "whole parameters, and a rank holds slices; these work: zero = 0{}",
                       layout.zero, job_.train.optimizer, without_idle(whole)));
   }
+
+  // A cut names where every chunk but the first begins.
   if (!layout.cut.empty() && layout.pipeline > 1) {
     const int fixed = part_named<PipelinePart>(layout.schedule).chunks;
     const int64_t chunks = fixed > 0 ? fixed : layout.chunks;
@@ -240,13 +246,12 @@ void JobCheck::refuse_beside(const char* asked, const char* why, const char* wor
   const Key& key = key_named(asked);
   for (const char* name : others) {
     const Key& other = key_named(name);
-    const Value off = other.off();
-    if (other.get(job_) == off || other.get(job_) == other.fallback) continue;
+    if (other.get(job_) == other.off || other.get(job_) == other.fallback) continue;
     Job without = job_;
-    other.set(without, off);
+    other.set(without, other.off);
     return fault({asked, name},
                  fmt::format("{} but {}: {}; these work: {}; {} = {}{}{}", setting(job_, key),
-                             setting(job_, other), why, works, other.name, value_text(off),
+                             setting(job_, other), why, works, other.name, value_text(other.off),
                              without_idle(without), other.layout ? "" : " (which is another job)"));
   }
 }
@@ -256,6 +261,8 @@ void JobCheck::layout() {
   mesh();
   idle_keys();
   beside_mesh();
+
+  // Every host has a rank, and the transport reaches ranks of this kind.
   if (layout.hosts > layout.ranks) {
     fault({"layout.hosts", "layout.ranks"},
           fmt::format("layout.hosts = {} but layout.ranks = {}: a host has at least one rank",
@@ -276,14 +283,15 @@ void JobCheck::layout() {
                     "their memory; use {}",
                     layout.transport, connecting(layout.workers)));
   }
+
+  // Ranks that listen take consecutive ports.
   constexpr int64_t kLastPort = 65535;
   const bool listens = transport.listens || layout.hosts > 1;
   if (listens && layout.port > 0 && layout.port <= kLastPort &&
       layout.port + layout.ranks - 1 > kLastPort) {
     fault({"layout.port", "layout.ranks"},
           fmt::format("layout.port = {} with layout.ranks = {}: rank r listens on port + r, and "
-                      "the last port is {}; "
-                      "ask for at most {}, or for 0, which is any free one",
+                      "the last port is {}; ask for at most {}, or for 0, which is any free one",
                       layout.port, layout.ranks, kLastPort, kLastPort + 1 - layout.ranks));
   }
   if (layout.address.empty())

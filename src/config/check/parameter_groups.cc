@@ -1,6 +1,6 @@
 // Words between spaces: a pattern, then options. A text that has a fault yields no group, so later
 // checks see only groups that mean something.
-#include "config/parameter_groups.h"
+#include "config/check/parameter_groups.h"
 
 #include <fmt/format.h>
 
@@ -49,6 +49,8 @@ std::string set_option(std::string_view word, ParameterGroup& group) {
     group.frozen = true;
     return {};
   }
+
+  // Every other option has a value.
   if (name != "lr" && name != "weight_decay") {
     const std::string near = nearest(name, option_names());
     return fmt::format(

@@ -1,4 +1,4 @@
-// The rules of config/check.h, section by section; all faults end up in one list.
+// The rules of config/check/faults.h, section by section; all faults end up in one list.
 #pragma once
 
 #include <initializer_list>
@@ -35,6 +35,7 @@ class JobCheck {
  private:
   /// A fault that names its keys; the first that came from a line of a file gives the place.
   void fault(std::initializer_list<const char*> names, const std::string& text);
+  void missing();  // properties that the job asks for and the model does not have
   void norm();
   void split();
   void text();

@@ -1,16 +1,14 @@
-// What needs more than one value of a job to be judged: the model, the loss and training
-// (check_data.cc has the data, check_device.cc what computes, check_layout.cc the mesh). Every
-// fault is collected.
-#include "config/check.h"
+// What needs more than one value of a job to be judged: the model, the loss and training (data.cc
+// has the data, device.cc what computes, layout.cc the mesh). Every fault is collected.
+#include "config/check/faults.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
-#include "config/job_check.h"
+#include "config/check/job_check.h"
+#include "config/check/parameter_groups.h"
 #include "config/job_parts.h"
-#include "config/parameter_groups.h"
 #include "config/schema.h"
 
 namespace tutti {
@@ -57,17 +55,38 @@ void JobCheck::values() {
   }
 }
 
+// Of a program's own model nothing is known.
+void JobCheck::missing() {
+  const ModelPart& model = model_part(job_);
+  if (model.foreign) return;
+  if (job_.model.tied && !model.tied)
+    fault({"model.tied"},
+          fmt::format(
+              "model.tied = true but model.kind = \"{}\": it has no embedding to tie its head to",
+              job_.model.kind));
+  if (job_.model.activation == Activation::kSwiglu && !model.gated) {
+    const auto gated = names_where<ModelPart>([](const ModelPart& other) { return other.gated; });
+    fault({"model.activation"},
+          fmt::format("model.activation = \"swiglu\" but model.kind = \"{}\": it is the gated "
+                      "layer of {}",
+                      job_.model.kind, quoted_list(gated, "and")));
+  }
+}
+
 void JobCheck::norm() {
   const std::vector<NormKind>& allowed = model_part(job_).norms;
   const NormKind norm = job_.model.norm;
   if (allowed.empty() || std::find(allowed.begin(), allowed.end(), norm) != allowed.end()) return;
+  std::vector<std::string> names;
+  for (NormKind kind : allowed) names.emplace_back(name_of(kind));
   fault({"model.norm", "model.kind"},
-        fmt::format("model.norm = \"{}\" but model.kind = \"{}\": it takes \"{}\"", norm,
-                    job_.model.kind, fmt::join(allowed, "\", \"")));
+        fmt::format("model.norm = \"{}\" but model.kind = \"{}\": it takes {}", norm,
+                    job_.model.kind, quoted_list(names, "or")));
 }
 
 void JobCheck::model() {
   const auto& model = job_.model;
+  missing();
   if (rules_.check)
     rules_.check(job_, [this](std::initializer_list<const char*> keys, const std::string& text) {
       fault(keys, text);
@@ -93,6 +112,8 @@ void JobCheck::loss() {
   const bool classes = part.classes;
   const auto class_losses =
       names_where<LossPart>([](const LossPart& other) { return other.classes; });
+
+  // The model says which losses go with it, and the data whether its targets are classes.
   if (!goes_with(part, model.losses)) {
     const auto fits = names_where<LossPart>(
         [&](const LossPart& other) { return goes_with(other, model.losses); });
@@ -112,6 +133,8 @@ void JobCheck::loss() {
           fmt::format("loss.kind = \"{}\" but data.kind = \"{}\": its targets are classes; use {}",
                       loss.kind, job_.data.kind, quoted_list(class_losses, "or")));
   }
+
+  // There is one weight per class, and at least one of them is not zero.
   const int64_t many = model.sequences ? job_.model.vocab : job_.model.classes;
   if (!loss.class_weights.empty() && static_cast<int64_t>(loss.class_weights.size()) != many) {
     fault({"loss.class_weights"}, fmt::format("loss.class_weights has {} weights for {} classes",
@@ -122,6 +145,8 @@ void JobCheck::loss() {
       std::all_of(loss.class_weights.begin(), loss.class_weights.end(), zero)) {
     fault({"loss.class_weights"}, "loss.class_weights are all 0: nothing would be learned");
   }
+
+  // A teacher is named for the losses that ask one, and for no other.
   if (part.taught != !loss.teacher.empty()) {
     fault({"loss.teacher", "loss.kind"},
           loss.teacher.empty()
@@ -131,6 +156,8 @@ void JobCheck::loss() {
                                             [](const LossPart& other) { return other.taught; }),
                                         "or")));
   }
+
+  // Mixup mixes targets too, which must be one class per sample.
   if (job_.augment.mixup > 0 && (!classes || model.sequences)) {
     fault({"augment.mixup", "loss.kind"},
           "augment.mixup mixes classes of images; this job has none");
@@ -145,6 +172,8 @@ void JobCheck::train() {
         fmt::format("train.eval_every = {} but train.eval_batches = 0: nothing would be evaluated",
                     train.eval_every));
   }
+
+  // An option that only some optimizers read is refused with the others, which would ignore it.
   const OptimizerPart& optimizer = part_named<OptimizerPart>(train.optimizer);
   const auto of = [&](const char* key, bool OptimizerPart::*has) {
     fault({key, "train.optimizer"},
@@ -161,6 +190,9 @@ void JobCheck::train() {
     fault({"train.nesterov"},
           "train.nesterov = true but train.momentum = 0: there is no momentum to look ahead by");
   }
+
+  // What goes by evaluations needs some before the run ends, and a baseline must be one that the
+  // data offers.
   if (goes_by_evaluations(job_) && train.eval_every == 0) {
     const bool watches = part_named<SchedulePart>(train.schedule).watches;
     fault({"train.schedule", "train.early_stop", "train.keep_best", "train.eval_every"},
@@ -177,15 +209,23 @@ void JobCheck::train() {
                       name_of(train.baseline), job_.data.kind, job_.data.tokenizer,
                       name_of(offered)));
   }
+
+  // The parser of the groups words its own faults.
   std::vector<std::string> texts;
   parse_groups(train.groups, texts);
   for (const std::string& text : texts) fault({"train.groups"}, text);
+
+  // The sample at the end needs a known text, a vocabulary with all bytes, a model that writes, and
+  // a prompt. Only the first of these that is missing is named. What a built-in job says does not
+  // keep its model from being cut into columns or replaced by a program's own; the run then tells
+  // that there is no sample.
+  const bool said = job_.origin_of("train.sample_bytes").is_said();
   const DataPart& data = data_part(job_);
   const ModelPart& model = model_part(job_);
   if (train.sample_bytes > 0 && data.unreadable) {
     fault({"train.sample_bytes", "data.kind"},
-          fmt::format("train.sample_bytes = {} but data.kind = \"{}\": what text they stand "
-                      "for is not known",
+          fmt::format("train.sample_bytes = {} but data.kind = \"{}\": what text they stand for is "
+                      "not known",
                       train.sample_bytes, job_.data.kind));
   } else if (train.sample_bytes > 0 && data.generated && data.gives.tokens &&
              job_.model.vocab < 256) {
@@ -193,16 +233,23 @@ void JobCheck::train() {
           fmt::format(
               "train.sample_bytes = {} but model.vocab = {}: a prompt is bytes, which need 256",
               train.sample_bytes, job_.model.vocab));
-  } else if (train.sample_bytes > 0 && !model.sequences && !model.foreign) {
+  } else if (train.sample_bytes > 0 && !model.sequences && (said || !model.foreign)) {
     fault({"train.sample_bytes"},
           fmt::format("train.sample_bytes = {} but model.kind = \"{}\": it writes no text",
                       train.sample_bytes, job_.model.kind));
+  } else if (train.sample_bytes > 0 && train.tensor_slices > 1 && said) {
+    fault({"train.sample_bytes", "train.tensor_slices"},
+          fmt::format("train.sample_bytes = {} but train.tensor_slices = {}: a model in columns "
+                      "writes no text",
+                      train.sample_bytes, train.tensor_slices));
   } else if (train.sample_bytes > 0 && train.prompt.empty()) {
     fault({"train.sample_bytes"},
           fmt::format(
               "train.sample_bytes = {} but train.prompt is empty: a sample starts from a prompt",
               train.sample_bytes));
   }
+
+  // Positions of samples are 64-bit numbers, which the product must not exceed.
   slices();
   const double samples =
       static_cast<double>(train.lanes) * static_cast<double>(train.micro_batches) *

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "config/job_check.h"
+#include "config/check/job_check.h"
 #include "config/job_parts.h"
 #include "config/schema.h"
 
@@ -59,36 +59,39 @@ void JobCheck::device(const Machine& machine) {
       fault({"numerics.device"},
             fmt::format("numerics.device = \"cuda\" but {}, or {}", reason, way_to_cpu(job_)));
     }
+
+    // A process has one device, and the optimizer must have a kernel for it.
     if (layout.workers == Workers::kThread) {
       fault({"layout.workers", "numerics.device"},
             "layout.workers = \"thread\" but numerics.device = \"cuda\": a device belongs to a "
-            "process; use "
-            "\"process\"");
+            "process; use \"process\"");
     }
     if (!part_named<OptimizerPart>(job_.train.optimizer).gpu) {
       fault({"train.optimizer", "numerics.device"},
             fmt::format(
-                "train.optimizer = \"{}\" but numerics.device = \"cuda\": GPUs have no kernel "
-                "of it; {}",
+                "train.optimizer = \"{}\" but numerics.device = \"cuda\": GPUs have no kernel of "
+                "it; {}",
                 job_.train.optimizer, way_to_cpu(job_)));
     }
+
+    // Ranks on GPUs meet in the GPUs' memory, and offload to the memory of their host.
     const auto gpu_transports =
         names_where<TransportPart>([](const TransportPart& part) { return part.gpu; });
     if (layout.ranks > 1 && !part_named<TransportPart>(layout.transport).gpu) {
       fault({"layout.transport", "numerics.device"},
             fmt::format("layout.transport = \"{}\" but numerics.device = \"cuda\": gradients are "
-                        "in the GPUs' memory, "
-                        "which only {} carries",
+                        "in the GPUs' memory, which only {} carries",
                         layout.transport, quoted_list(gpu_transports, "and")));
     }
     if (!layout.offload_folder.empty()) {
       fault({"layout.offload_folder", "numerics.device"},
             "layout.offload_folder is set but numerics.device = \"cuda\": offloaded values are in "
-            "the host's memory "
-            "there, not in a file; leave it out");
+            "the host's memory there, not in a file; leave it out");
     }
     return;
   }
+
+  // On the CPU neither a transport nor a key of GPUs has a meaning.
   if (part_named<TransportPart>(layout.transport).gpu) {
     fault({"layout.transport", "numerics.device"},
           fmt::format("layout.transport = \"{}\" but numerics.device = \"cpu\": it carries GPUs' "
@@ -98,8 +101,7 @@ void JobCheck::device(const Machine& machine) {
   for (const Key& key : keys()) {
     if (!key.gpu || (!is_said(key, job_) && key.get(job_) == key.fallback)) continue;
     fault({key.full_name().c_str()},
-          fmt::format("{} = {} but numerics.device = \"cpu\": it is of a GPU alone; leave it "
-                      "out",
+          fmt::format("{} = {} but numerics.device = \"cpu\": it is of a GPU alone; leave it out",
                       key.full_name(), value_text(key.get(job_))));
   }
 }
@@ -114,6 +116,8 @@ void JobCheck::precision(const Machine& machine) {
           chosen ? fmt::format("{}, because {}, or {}", text, machine.no_gpu, way_to_cpu(job_))
                  : fmt::format("{}: 16 bits are of a GPU alone; {}", text, way_to_cpu(job_)));
   }
+
+  // Only float16 has a loss scale, so the keys of the loss scale need it.
   if (numerics.precision == Precision::kFloat16) return;
   for (const Key& key : keys()) {
     if (!key.float16 || key.get(job_) == key.fallback) continue;

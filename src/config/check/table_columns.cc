@@ -1,4 +1,6 @@
-#include "config/table_columns.h"
+// Parses data.columns word by word. Every fault names its text, and the texts are judged together
+// only when each is good by itself.
+#include "config/check/table_columns.h"
 
 #include <fmt/format.h>
 
@@ -83,6 +85,8 @@ class ColumnText {
     } else if (colon != std::string_view::npos) {
       column_.name = trim(text.substr(0, colon));
     }
+
+    // A text without a colon has a name and no role, which the caller reports.
     if (colon == std::string_view::npos) return {};
     if (column_.name.empty()) {
       fault("the column has no name");
@@ -92,15 +96,14 @@ class ColumnText {
   }
 
   bool take_role(std::string_view word) {
-    static const std::vector<std::string> kRoles = {"number", "category", "one-hot",
-                                                    "weight", "target",   "text"};
-    const auto found = std::find(kRoles.begin(), kRoles.end(), word);
-    if (found == kRoles.end()) {
-      unknown("role", word, kRoles);
-      return false;
+    if (const std::optional<Role> role = value_named<Role>(word)) {
+      column_.role = *role;
+      return true;
     }
-    column_.role = static_cast<Role>(found - kRoles.begin());
-    return true;
+    std::vector<std::string> known;
+    for (const auto& role : kNamesOf<Role>) known.emplace_back(role.name);
+    unknown("role", word, known);
+    return false;
   }
 
   void take_options(std::string_view rest) {
@@ -131,18 +134,17 @@ class ColumnText {
   }
 
   void take_number_option(const std::string& word) {
+    const std::string standardise(name_of(Scale::kStandardise)), min_max(name_of(Scale::kMinMax));
     const Scale before = column_.scale;
-    if (word == "standardise") {
-      column_.scale = Scale::kStandardise;
-    } else if (word == "min-max") {
-      column_.scale = Scale::kMinMax;
+    if (word == standardise || word == min_max) {
+      column_.scale = *value_named<Scale>(word);
     } else if (word == "log") {
       column_.log = true;
     } else {
-      unknown_option(word, {"standardise", "min-max", "log"});
+      unknown_option(word, {standardise, min_max, "log"});
     }
     if (before != Scale::kNone && before != column_.scale)
-      fault("standardise and min-max exclude each other");
+      fault(fmt::format("{} and {} exclude each other", standardise, min_max));
   }
 
   /// Values may have blanks in them: where there is a |, all of the rest is values.
@@ -151,6 +153,8 @@ class ColumnText {
       take_values(rest);
       return;
     }
+
+    // Otherwise a number of values is given, once, by an option that the role knows.
     std::vector<std::string> known;
     for (const std::string& name : sized) known.push_back(name + "=");
     for (const std::string& word : words_of(rest)) {
