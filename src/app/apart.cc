@@ -1,21 +1,29 @@
+// A child answers through a pipe with a text, and its exit code says whether the work threw. It
+// dies with its parent.
 #include "app/apart.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <sstream>
 
 #include "base/error.h"
+#include "base/patience.h"
 #include "base/stop_signals.h"
 #include "base/text/message.h"
 
@@ -53,6 +61,37 @@ Apart start(const Work& work) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);  // it died before that
   answer(work, write_end.get());
+}
+
+/// What a process has done so far, in a number that grows while it computes or has pages read in;
+/// the bytes that it asks for show in its processor time.
+uint64_t work_of(pid_t pid) {
+  // Faults (words 10 and 12) and time (14 and 15). The second word, in brackets, may have blanks.
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  std::istringstream words(text.substr(std::min(text.rfind(')') + 1, text.size())));
+  uint64_t work = 0;
+  std::string word;
+  for (int i = 3; words >> word && i <= 15; ++i)
+    if (i == 10 || i == 12 || i >= 14) work += std::strtoull(word.c_str(), nullptr, 10);
+  return work;
+}
+
+/// Waits until it says something or ends. Ends it, and throws Error, when it has done nothing for
+/// so long.
+void wait_while_working(const Apart& apart, Duration silence) {
+  const Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{.events = EPOLLIN, .data = {}};
+  if (!epoll || ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, apart.answer.get(), &event) != 0)
+    throw_errno("wait for", "a process");
+  SystemClock clock;
+  Patience patience(clock, silence, [&] { return work_of(apart.pid); });
+  while (clock.wait_fd(epoll.get(), patience.deadline()) == WaitResult::kTimedOut)
+    if (!patience.extend()) {
+      ::kill(apart.pid, SIGKILL);
+      throw Error(fmt::format("process {} has done nothing for {:g} s", apart.pid,
+                              std::chrono::duration<double>(silence).count()));
+    }
 }
 
 /// Waits for the end. Throws Error with what the process threw, or how it died.
@@ -104,11 +143,12 @@ RunResult finish_apart(Apart& apart) {
   return result;
 }
 
-std::string answer_apart(const std::function<std::string()>& work) {
+std::string answer_apart(const std::function<std::string()>& work, Duration silence) {
   Apart apart = start([&] {
     die_of_stop_signals();
     return work();
   });
+  wait_while_working(apart, silence);
   return finish(apart);
 }
 

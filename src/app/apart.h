@@ -24,8 +24,11 @@ struct Apart {
 Apart start_apart(const RunOptions& options);
 /// Waits for one to end, and returns what its run did.
 RunResult finish_apart(Apart& apart);
-/// What `work` returns, worked out in a process of its own. Throws Error with what it threw.
-std::string answer_apart(const std::function<std::string()>& work);
+/// What `work` returns, worked out in a process of its own. Throws Error with what it threw. The
+/// work may take any time, since nobody knows how large the files are that it reads; Error is
+/// thrown, too, when its process has done nothing for `silence`.
+std::string answer_apart(const std::function<std::string()>& work,
+                         Duration silence = std::chrono::minutes(5));
 /// The index of one that has ended, or is about to. None: the descriptor `also` became readable
 /// first, or the time was over.
 std::optional<size_t> wait_any(const std::vector<Apart>& running, int also, Duration at_most);

@@ -1,3 +1,5 @@
+// Wraps CLI11: numbers are read strictly, unknown words get the nearest known one, and every
+// failure becomes one message and an exit code.
 #include "app/command_line.h"
 
 #include <fcntl.h>

@@ -1,3 +1,5 @@
+// The part of `tutti train` that needs LibTorch: it resolves the job, prints its header, and either
+// serves a launcher or launches the ranks itself.
 #include "app/train_command.h"
 
 #include <fmt/format.h>
@@ -87,8 +89,8 @@ Job job_on_host(const std::string& run) {
   return job;
 }
 
-Prepared prepare(const TrainArguments& arguments, bool elsewhere) {
-  Prepared prepared = settle(arguments, elsewhere);
+Prepared prepare(const TrainArguments& arguments) {
+  Prepared prepared = settle(arguments);
   choose_library_isa(prepared.job.numerics.isa);
   return prepared;
 }

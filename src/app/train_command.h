@@ -12,8 +12,7 @@ namespace tutti {
 
 /// The job that the arguments mean, resolved for this machine, the library paths chosen for its
 /// ISA.
-/// `elsewhere`: a job for a GPU that this host has not is resolved as if it had one.
-Prepared prepare(const TrainArguments& arguments, bool elsewhere = false);
+Prepared prepare(const TrainArguments& arguments);
 inline Job job_of(const TrainArguments& arguments) { return prepare(arguments).job; }
 
 /// The job of a run, resolved for this host's cores whatever it was trained on: for commands that

@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <functional>
-#include <map>
 
 #include "app/cli/commands.h"
 #include "app/cli/launch_train.h"
 #include "app/command_line.h"
 #include "app/commands/crossval.h"
 #include "app/commands/data_command.h"
+#include "app/commands/explain.h"
 #include "app/commands/generate.h"
 #include "app/commands/tokenize.h"
 #include "app/doctor/doctor.h"
@@ -56,15 +55,6 @@ int sample_command(const std::string& path, const std::string& prompt, int64_t l
   return 0;
 }
 
-/// Where there is a GPU driver only this program can ask for the GPUs.
-int explain_command(const TrainArguments& arguments) {
-  const Prepared prepared = prepare(arguments, /*elsewhere=*/true);
-  show(stdout, explain(prepared.job));
-  if (prepared.job.numerics.device == DeviceKind::kCuda && !prepared.machine.no_gpu.empty())
-    complain(fmt::format("it would not run here: {}", prepared.machine.no_gpu));
-  return 0;
-}
-
 }  // namespace
 
 int train_main(int argc, char** argv, const MakeModel& make_model, const std::string& job,
@@ -87,7 +77,7 @@ int tutti_main(int argc, char** argv, const std::string& build) {
   const auto own_model = [](const Job& job) { return make_model(job); };
 
   // What each command runs. Those that need no LibTorch are in the front, app/front.
-  const std::map<std::string, std::function<int()>> here = {
+  const CommandFunctions here = {
       {"train",
        [&] {
          if (!hosts_ranks()) return launch_train("/proc/self/exe", argc, argv);
@@ -103,6 +93,7 @@ int tutti_main(int argc, char** argv, const std::string& build) {
       {"data", [&] { return data_command(a.train); }},
       {"generate", [&] { return generate_command(a.run, a.count, a.seed, a.out); }},
       {"tokenize", [&] { return tokenize_command(a.tokenize); }}};
+  check_functions(here, {Needs::kTorch, Needs::kRanks});
   return guarded([&] {
     const auto found = line.command() == nullptr ? here.end() : here.find(line.command()->name);
     if (found == here.end())

@@ -90,6 +90,20 @@ struct Executor::Impl {
     halt();
   }
 
+  /// Ends the threads that were started, which are fewer than the queues where the system gave no
+  /// more.
+  ~Impl() {
+    halt();
+    // A join is no wait of the clock's: it comes when the threads have nothing left to wait
+    // for. If a test's clock has found a deadlock, it throws instead of waiting, and its
+    // threads then end alone.
+    try {
+      wait_until_zero(alive);
+    } catch (const Error&) {
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
   bool stopped() const { return stop.load(std::memory_order_acquire); }
 
   [[noreturn]] void throw_cancelled(const Queue& queue, const Instruction& next, Time since) const {
@@ -171,7 +185,6 @@ Executor::Executor(const Program& program, Handlers handlers, Clock& clock, cons
   // Serving ends with the executor, or by an exception of the clock: a test's clock throws when it
   // finds a deadlock.
   for (uint32_t q = 1; q < program.queues.size(); ++q) {
-    impl_->alive.fetch_add(1);
     impl_->threads.emplace_back([impl = impl_.get(), q, thread_start, thread_end] {
       wake_promptly();
       if (thread_start) thread_start();
@@ -184,20 +197,11 @@ Executor::Executor(const Program& program, Handlers handlers, Clock& clock, cons
       impl->clock.notify(impl->done);
       if (thread_end) thread_end();
     });
+    impl_->alive.fetch_add(1);  // only now that it has started; nobody looks at it before the end
   }
 }
 
-Executor::~Executor() {
-  impl_->halt();
-  // A join is no wait of the clock's: it comes when the threads have nothing left to wait
-  // for. If a test's clock has found a deadlock, it throws instead of waiting, and its
-  // threads then end alone.
-  try {
-    impl_->wait_until_zero(impl_->alive);
-  } catch (const Error&) {
-  }
-  for (std::thread& thread : impl_->threads) thread.join();
-}
+Executor::~Executor() = default;
 
 void Executor::run(uint64_t step) {
   TUTTI_CHECK(!impl_->stopped(), "an executor that has failed runs no further step");

@@ -1,3 +1,4 @@
+// A control block is one shared mapping: the struct, then a part for each rank.
 #include "launch/control.h"
 
 #include <sys/mman.h>

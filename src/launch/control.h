@@ -29,7 +29,7 @@ struct Control {
     std::atomic<int64_t> failed_at{0};  ///< steady-clock nanoseconds; 0: it has not
     char message[1024] = {};            ///< what its function threw
   };
-  /// They are in the memory after this.
+  /// The ranks' parts are stored after this struct, in the same memory.
   std::span<Rank> ranks() { return {reinterpret_cast<Rank*>(this + 1), static_cast<size_t>(size)}; }
   /// Signs of work of all ranks together.
   uint64_t signs();
@@ -41,7 +41,7 @@ class SharedControl {
  public:
   /// A new one, all of its counters zero.
   explicit SharedControl(int ranks);
-  /// That of another process, by the descriptor that it sent.
+  /// The control block of another process, by the descriptor that it sent.
   explicit SharedControl(Fd memory);
   ~SharedControl();
   SharedControl(const SharedControl&) = delete;

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "config/job.h"
+
 namespace tutti {
 
 /// What the system allows this process; what it does not limit is as large as can be.
@@ -14,10 +16,12 @@ struct HostLimits {
 };
 HostLimits host_limits();
 
-/// Why so many ranks cannot be started; "" where they can.
-std::string too_many_ranks(int64_t ranks, bool threads, const HostLimits& limits);
+/// Why a host cannot start the ranks of a resolved layout; "" where it can. They differ in the
+/// files that they need by what they are, how they are connected, and over how many hosts they
+/// pretend to be spread.
+std::string too_many_ranks(const LayoutConfig& layout, const HostLimits& limits);
 
-/// Raises this process's limit of open files as far as it may: a launcher has one for every rank.
+/// Raises this process's limit of open files as far as it may: a launcher has some for every rank.
 void raise_file_limit();
 
 }  // namespace tutti

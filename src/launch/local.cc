@@ -73,8 +73,10 @@ class Supervisor {
     try {
       options_.threads ? start_threads() : start_processes();
     } catch (const std::exception& e) {
-      // A limit of the system: those that have started end as with any failure.
-      fail(e.what());
+      // A limit of the system, or a request to stop, which says more than that ranks are missing:
+      // those that have started end as with any failure.
+      take_requests();
+      if (!first_) fail(e.what());
       for (Member& member : members_) member.ended = member.pid == 0 && !member.thread.joinable();
     }
     if (options_.started && causes_.empty())

@@ -23,9 +23,9 @@ struct LaunchOptions {
   RankHost* host = nullptr;
   std::string task;
   std::vector<int> kept;
-  /// in the launcher, for each rank, once all are started
+  /// Called in the launcher for each rank, once all are started.
   std::function<void(int rank, int pid)> started;
-  /// in the launcher: the answer to a request to stop, at once
+  /// Called in the launcher with the answer to a request to stop, at once.
   std::function<void(const std::string&)> say;
   /// Thread ranks cannot be killed. When one does not hear the cancel this is called, in the
   /// launcher, to end the whole process; without it the launcher waits.

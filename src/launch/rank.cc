@@ -1,8 +1,11 @@
+// A rank's function runs on one thread and its heart on another. The heart beats, looks for
+// signals, and counts beats in which the process got on with its work.
 #include "launch/rank.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <thread>
@@ -30,7 +33,7 @@ bool took(const sigset_t& signals) {
 class WorkMeter {
  public:
   explicit WorkMeter(int ranks_here)
-      : least_(kLeastMicroseconds + (ranks_here - 1) * kWaitingMicroseconds) {}
+      : least_(least(int64_t{ranks_here - 1} * kWaitingMicroseconds)) {}
 
   /// Whether there was work since the last look, more than a heart and a wait take.
   bool moved() {
@@ -46,9 +49,15 @@ class WorkMeter {
   }
 
  private:
-  // Per beat: 1 % of a core. A rank that only waits takes a tenth of it, so with twice that for
-  // every further one 300 of them are still told from one that computes.
-  static constexpr int64_t kLeastMicroseconds = 2000, kWaitingMicroseconds = 400;
+  // Per beat: 1 % of a core counts as work. A rank whose threads only wait takes a tenth of it.
+  static constexpr int64_t kLeastMicroseconds = 2000, kWaitingMicroseconds = 200;
+  // What further ranks take that wait does not count, nor as much again, in case that is a low
+  // guess; but no more than a quarter of a core, so that one rank that computes among very many
+  // still counts.
+  static constexpr int64_t least(int64_t waiting) {
+    const auto sure = std::chrono::duration_cast<std::chrono::microseconds>(kBeat / 4).count();
+    return waiting + std::min<int64_t>(kLeastMicroseconds + waiting, sure);
+  }
   const int64_t least_;
   int64_t cpu_ = 0, blocks_ = 0;
 };

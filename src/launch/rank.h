@@ -21,16 +21,17 @@ struct RankContext {
   Rendezvous& rendezvous;
   int worker = 0;
 
-  /// Once every rank is ready for its first step. A request to stop that comes before this ends the
-  /// run at once.
+  /// To be called once every rank is ready for its first step. A request to stop that comes before
+  /// it ends the run at once.
   void begin() const { mine().begun.store(1); }
   /// Notes the time of a failure. Call it before what others wait for is torn down: who lost whom
   /// is told by it.
   void failing() const;
   /// What was noted is settled: this rank goes on.
   void recovered() const { mine().failed_at.store(0); }
-  /// For what takes others as long as it takes (reading data, evaluating, writing a checkpoint):
-  /// waits while any rank gets on with its work, and gives up after `silence` in which none did.
+  /// How long to wait for what may take others any time (reading data, evaluating, writing a
+  /// checkpoint): as long as any rank gets on with its work. The wait gives up after `silence` in
+  /// which none did.
   Patience while_working(Duration silence) const { return {clock, silence, signs()}; }
   /// Counts the signs of work of all ranks of the host.
   std::function<uint64_t()> signs() const {

@@ -1,3 +1,5 @@
+// The two sides of a rank host. The host forks the ranks and ends, so that they become children of
+// the launcher, which is their subreaper, and die with it.
 #include "launch/rank_host.h"
 
 #include <fcntl.h>
@@ -13,11 +15,13 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <string_view>
 
 #include "base/error.h"
-#include "base/text/message.h"
 #include "base/stop_signals.h"
+#include "base/text/message.h"
 #include "net/rendezvous/frames.h"
 
 extern char** environ;  // NOLINT(readability-identifier-naming): POSIX names it
@@ -27,7 +31,7 @@ namespace tutti {
 namespace {
 
 constexpr const char* kVariable = "TUTTI_RANK_HOST";
-// Frames of the conversation above.
+// The kinds of frames in the conversation that launch/rank_host.h shows.
 enum : uint32_t { kReady = 1, kTask, kSocket, kForked, kRefused };
 // From the host's last word to its end, and from there to its ranks' new parent: both at once.
 constexpr Duration kSoon = std::chrono::seconds(10);
@@ -45,30 +49,52 @@ Fd epoll_of(int fd, uint32_t events) {
   return epoll;
 }
 
-/// Writes all of it; false: the other side is gone.
-bool write_frames(const Fd& socket, std::vector<std::shared_ptr<const Frame>> frames) {
+/// Stop signals that the caller holds, as a descriptor that is readable when one has come.
+Fd stops_that_come() {
+  const sigset_t stops = stop_set();
+  Fd signals(::signalfd(-1, &stops, SFD_NONBLOCK | SFD_CLOEXEC));
+  if (!signals) throw_errno("make", "a descriptor for signals");
+  return signals;
+}
+
+bool has_come(const Fd& stops) {
+  pollfd look{stops.get(), POLLIN, 0};
+  return stops && ::poll(&look, 1, 0) == 1;
+}
+
+// Both of the following throw Error when a signal comes on `stops`, if that is a descriptor. They
+// leave the signal to the caller.
+
+/// Writes all of it; false: the other side is gone. Throws Error when it takes nothing for long.
+bool write_frames(const Fd& socket, std::vector<std::shared_ptr<const Frame>> frames,
+                  const Fd& stops = {}) {
   SystemClock clock;
   const Fd room = epoll_of(socket.get(), EPOLLOUT);
+  if (stops) add_to(room, stops.get(), EPOLLIN);
   FrameWriter writer;
   for (auto& frame : frames) writer.push(std::move(frame));
   while (true) {
     const FrameProgress progress = writer.write(socket.get());
     if (progress == FrameProgress::kMore) return true;
     if (progress == FrameProgress::kClosed) return false;
-    clock.wait_fd(room.get(), clock.after(kSoon));
+    if (clock.wait_fd(room.get(), clock.after(kSoon)) == WaitResult::kTimedOut)
+      throw Error("ranks are not started: the process at the other end takes nothing");
+    if (has_come(stops)) throw Error("stopped while ranks were started");
   }
 }
 
 /// The next frame; none: the other side is gone.
-std::optional<Frame> read_frame(const Fd& socket, FrameReader& reader) {
+std::optional<Frame> read_frame(const Fd& socket, FrameReader& reader, const Fd& stops = {}) {
   SystemClock clock;
   const Fd more = epoll_of(socket.get(), EPOLLIN);
+  if (stops) add_to(more, stops.get(), EPOLLIN);
   Frame frame;
   while (true) {
     const FrameProgress progress = reader.read(socket.get(), frame);
     if (progress == FrameProgress::kMore) return frame;
     if (progress == FrameProgress::kClosed) return std::nullopt;
     clock.wait_fd(more.get(), Deadline::never());  // a process that ends closes its socket
+    if (has_come(stops)) throw Error("stopped while ranks were started");
   }
 }
 
@@ -87,8 +113,8 @@ struct Invitation {
 };
 
 /// The invitation to this process; none: nobody executed it to be a host. A variable that was
-/// handed on to somebody else's child means nothing there. Ends the process where it is a host whose
-/// launcher is gone: it must not take itself for a command of its own.
+/// handed on to somebody else's child means nothing there. Ends the process where it is a host
+/// whose launcher is gone: it must not take itself for a command of its own.
 std::optional<Invitation> invitation() {
   const char* value = std::getenv(kVariable);
   Invitation found;
@@ -174,7 +200,7 @@ std::optional<std::string> RankHost::ready() {
   const sigset_t stops = stop_set();
   sigset_t before;
   ::pthread_sigmask(SIG_BLOCK, &stops, &before);
-  const Fd signals(::signalfd(-1, &stops, SFD_NONBLOCK | SFD_CLOEXEC));
+  const Fd signals = stops_that_come();
   const Fd epoll = epoll_of(socket_.get(), EPOLLIN);
   add_to(epoll, signals.get(), EPOLLIN);
 
@@ -210,7 +236,15 @@ std::vector<pid_t> RankHost::fork_ranks(const SharedControl& control, std::vecto
 
   FrameReader reader;
   std::optional<Frame> answer;
-  if (write_frames(socket_, std::move(frames))) answer = read_frame(socket_, reader);
+  const Fd stops = stops_that_come();
+  try {
+    if (write_frames(socket_, std::move(frames), stops))
+      answer = read_frame(socket_, reader, stops);
+  } catch (...) {
+    ::kill(pid_, SIGKILL);  // it may be one that is stopped and hears nothing else
+    finish();
+    throw;
+  }
   finish();
   if (!answer || answer->kind != kForked)
     throw Error(answer && answer->kind == kRefused ? answer->bytes
@@ -250,6 +284,17 @@ void HostedProgram::serve(const std::function<void(RankContext&, const std::stri
 /// Returns only by an exception, when no rank was started or none is left.
 void HostedProgram::fork_ranks(
     const std::function<void(RankContext&, const std::string& task)>& rank) {
+  // A fork takes one thread along: what others hold would be held in the ranks for good.
+#if !__has_feature(thread_sanitizer)  // it has a thread of its own
+  const auto threads = std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+  if (threads != 1)
+    throw Error(
+        fmt::format("this process cannot fork ranks, since it has {} threads: start threads, "
+                    "and compute with LibTorch, in the ranks alone",
+                    threads));
+#endif
+
+  // The launcher sends the task with its control block, then one socket per rank.
   FrameReader reader;
   std::optional<Frame> task = read_frame(socket_, reader);
   if (!task) ::_exit(kCancelled);  // the launcher is gone, or had nothing for ranks to do
@@ -281,6 +326,8 @@ void HostedProgram::fork_ranks(
       throw Error(reason);
     }
 
+    // This is the rank. It begins when the host has ended and the launcher is its parent, with
+    // which it then dies.
     ::close(alive[1]);
     char nothing = 0;
     while (::read(alive[0], &nothing, 1) < 0 && errno == EINTR) {

@@ -46,7 +46,8 @@ class RankHost {
   int killed_by() const { return killed_by_; }
   /// Has it fork a rank for every socket; `kept` are descriptors that the ranks hold on to as long
   /// as they live. Returns the ranks' process ids once they are children of this process. Throws
-  /// Error when ranks could not be started: then none is left.
+  /// Error when ranks could not be started, or when a stop signal comes meanwhile, which the caller
+  /// holds and can take afterwards: then the host has ended, and no rank will find the others.
   std::vector<pid_t> fork_ranks(const SharedControl& control, std::vector<Fd> sockets,
                                 const std::vector<int>& kept, const std::string& task);
 
@@ -60,17 +61,18 @@ class RankHost {
 /// The program's side.
 class HostedProgram {
  public:
-  /// That of the launcher which executed this process to be a rank host; none: nobody did. Asked
-  /// once, at the program's start. Does not return where that launcher has ended.
+  /// The program's side of the launcher that executed this process as a rank host; none if nobody
+  /// did. It is asked for once, at the program's start, and does not return if that launcher has
+  /// ended.
   static std::optional<HostedProgram> inherited();
-  /// Whether inherited() would find one. Does not return where the launcher has ended, either.
+  /// Whether inherited() would find one. It does not return if the launcher has ended, either.
   static bool is_hosted();
 
   /// Sends the launcher what ready() returns there.
   void ready(const std::string& text);
   /// Forks the ranks that the launcher asks for and ends the process; `rank` is what each of them
-  /// does, with the launcher's task. Nothing may have computed before. The launcher hears why ranks
-  /// could not be forked.
+  /// does, with the launcher's task. Nothing may have computed before, so the process must still
+  /// have a single thread. The launcher hears why ranks could not be forked, as where it has more.
   [[noreturn]] void serve(const std::function<void(RankContext&, const std::string& task)>& rank);
 
  private:

@@ -1,3 +1,5 @@
+// The decision is a function of values, so that every order of signals can be tested without
+// sending any.
 #include "launch/stop.h"
 
 #include <fmt/format.h>

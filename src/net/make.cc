@@ -111,7 +111,7 @@ std::vector<std::string> transport_names() { return row_names(kTransports); }
 
 std::unique_ptr<Transport> make_transport(const TransportOptions& options, const Epoch& epoch,
                                           Rendezvous& rendezvous, Clock& clock,
-                                          const Cancel* cancel, Patience patience) {
+                                          const Cancel* cancel, const Patience& patience) {
   TUTTI_CHECK(options.hosts.empty() || static_cast<int>(options.hosts.size()) == rendezvous.size(),
               "{} hosts for {} ranks", options.hosts.size(), rendezvous.size());
   TUTTI_CHECK(options.connections >= 1, "{} connections", options.connections);

@@ -41,6 +41,6 @@ std::vector<std::string> transport_names();
 /// transport (net/mixed.h).
 std::unique_ptr<Transport> make_transport(const TransportOptions& options, const Epoch& epoch,
                                           Rendezvous& rendezvous, Clock& clock,
-                                          const Cancel* cancel, Patience patience);
+                                          const Cancel* cancel, const Patience& patience);
 
 }  // namespace tutti

@@ -10,14 +10,27 @@
 
 namespace tutti {
 
+/// While it lives, no signal is delivered to the calling thread.
+class NoSignals {
+ public:
+  NoSignals() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~NoSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  NoSignals(const NoSignals&) = delete;
+  NoSignals& operator=(const NoSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+/// Throws std::system_error where the system gives no more threads.
 template <typename F>
 std::thread start_quiet_thread(F&& body) {
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::forward<F>(body));
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+  const NoSignals while_it_is_made;
+  return std::thread(std::forward<F>(body));
 }
 
 }  // namespace tutti

@@ -29,9 +29,11 @@ static_assert(std::endian::native == std::endian::little,
 // small enough to be hashed while it is in the cache
 constexpr size_t kReadAtOnce = size_t{1} << 20;
 constexpr uint64_t kLengthBytes = 8;
+// Of a file that is written, so much is on its way to the disk while as much is written after it.
+constexpr int64_t kWriteBack = int64_t{32} << 20;
 
 std::string tensor_name(const EntryShape& entry) {
-  return entry.slot == "parameter" ? entry.name : entry.name + "@" + entry.slot;
+  return entry.slot == kParameterSlot ? entry.name : entry.name + "@" + entry.slot;
 }
 
 uint64_t bytes_of(const EntryShape& entry) {
@@ -199,6 +201,18 @@ std::vector<Digest> read_entry(int fd, uint64_t at, int64_t size,
   return digests;
 }
 
+/// Has the system begin to write out the last kWriteBack bytes before `end`, and waits until those
+/// before them are on the disk.
+void write_back(int fd, int64_t end, const std::string& path) {
+  const auto sync = [&](int64_t from, unsigned flags) {
+    while (from >= 0 && ::sync_file_range(fd, from, kWriteBack, flags) != 0)
+      if (errno != EINTR) throw_errno("sync", path);
+  };
+  sync(end - kWriteBack, SYNC_FILE_RANGE_WRITE);
+  sync(end - 2 * kWriteBack,
+       SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+}
+
 }  // namespace
 
 void damaged_checkpoint(const std::string& file, const std::string& why) {
@@ -212,10 +226,16 @@ WrittenState write_safetensors(const std::string& path, const StateSource& sourc
   if (!fd) throw_errno("create", path);
   WrittenState written;
   Sha256 sha;
+  // A large file goes to the disk while it is written. If the sync at the end did it all, other
+  // ranks, which see this one's work in its processor time and its writes, would see none
+  // meanwhile, and memory would fill with what is not written out yet.
+  int64_t written_back = 0;
   auto put = [&](std::span<const std::byte> bytes) {
     sha.add(bytes);
     write_all(fd.get(), bytes, path);
     written.file.bytes += static_cast<int64_t>(bytes.size());
+    for (; written.file.bytes - written_back >= kWriteBack; written_back += kWriteBack)
+      write_back(fd.get(), written_back + kWriteBack, path);
   };
 
   // The header can be written first, since sizes are known without the values.
@@ -240,7 +260,7 @@ WrittenState write_safetensors(const std::string& path, const StateSource& sourc
     hasher.add(source.entries[e], digests);
   }
 
-  // On the disk before the caller shows it under its name.
+  // The file must be on the disk before the caller shows it under its name.
   if (fsync(fd.get()) != 0) throw_errno("sync", path);
   written.file.sha256 = hex(sha.finish());
   written.state_sha256 = hasher.finish(source.counters);

@@ -2,7 +2,7 @@
 // made from the same list, so what is hashed is what is saved.
 //
 //   entry   one parameter's values in one slot, whole
-//   piece   what one rank holds of an entry: all of it, or a range (a ZeRO shard)
+//   piece   what one rank holds of an entry: all of it, or a range (a ZeRO slice)
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,10 @@
 
 namespace tutti {
 
-/// An entry without its values. `slot` is "parameter" or a slot of the optimizer ("m", "v").
+/// The slot of a parameter's own values, next to those of the optimizer ("m", "v").
+inline constexpr const char* kParameterSlot = "parameter";
+
+/// An entry without its values. `slot` is kParameterSlot or a slot of the optimizer.
 struct EntryShape {
   std::string name, slot;
   std::vector<int64_t> dims;

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/stop_signals.h"
+#include "config/timeout.h"
 #include "launch/limits.h"
 #include "launch/local.h"
 #include "state/manifest.h"
@@ -60,9 +61,7 @@ using Launch = std::function<LaunchResult(LaunchOptions& launch, const RunOption
 RunResult run_by(const RunOptions& given, const Launch& start) {
   RunOptions options = given;
   const Job& job = options.job;
-  const bool threads = job.layout.workers == Workers::kThread;
-  if (const std::string fault = too_many_ranks(job.layout.ranks, threads, host_limits());
-      !fault.empty())
+  if (const std::string fault = too_many_ranks(job.layout, host_limits()); !fault.empty())
     throw ConfigError({fault});
 
   // The folder is this run's from here on, and in the state in which the run begins.
@@ -93,17 +92,19 @@ RunResult run_by(const RunOptions& given, const Launch& start) {
     lock = std::move(made.lock);
   }
 
+  // The ranks are told what is the same for all of them, and the launcher how to watch over them.
   task.folder = folder.path;
   task.keep = options.keep;
   task.origin = SystemClock().now();  // the same for all ranks
   LaunchOptions launch;
   launch.ranks = static_cast<int>(job.layout.ranks);
-  launch.threads = threads;
-  launch.timeout =
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(job.layout.timeout));
+  launch.threads = job.layout.workers == Workers::kThread;
+  launch.timeout = timeout_of(job);
   launch.started = options.started;
   launch.say = options.say;
   if (lock) launch.kept = {lock.get()};
+
+  // The folder is put in order before anybody hears how the run ended.
   const auto ended = [&](const LaunchResult& launched) -> RunResult {
     if (!launched.ok() && options.keep) clean_up(folder, fresh, launched);
     const bool stopped = launched.at_once || (launched.ok() && launched.heeded);

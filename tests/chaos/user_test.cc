@@ -101,7 +101,7 @@ steps = 2
   EXPECT_TRUE(command.says("auc")) << command.out();
 }
 
-/// A .npy file of `columns` floats a record.
+/// A .npy file of `columns` floats per record.
 std::string npy(const std::vector<float>& values, size_t columns) {
   const std::string header =
       fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}\n",

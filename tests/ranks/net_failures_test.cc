@@ -465,7 +465,7 @@ TEST(ShmMemory, ThatTheHostDoesNotHaveIsAnErrorAtTheStart) {
                      nullptr, clock.after(std::chrono::seconds(20)));
     });
     for (const std::string& error : errors) {
-      EXPECT_NE(error.find("windows of this host: cannot allocate 128 TiB: only"),
+      EXPECT_NE(error.find("windows and rings of this host: cannot allocate 128 TiB: only"),
                 std::string::npos)
           << error;
     }

@@ -94,7 +94,7 @@ TEST_F(PlanCommands, PlanRanksLayoutsAndSaysWhyOthersAreNot) {
   EXPECT_TRUE(has(out, "segments measured")) << out;
   for (const char* text :
        {"  1 ", " 10 ", "data 2 x tensor 1 x pipeline 2", "rejected",
-        "2 tensor ranks but the model is defined in 1 slices", "largest micro-batch in 1 GiB"})
+        "2 tensor ranks but the model is defined in 1 columns", "largest micro-batch in 1 GiB"})
     EXPECT_TRUE(has(out, text)) << text << " is not in\n" << out;
 }
 
@@ -141,7 +141,7 @@ TEST_F(PlanCommands, JsonHoldsEveryLayoutThatWasSimulatedTheBestFirst) {
   }
   EXPECT_EQ(different.size(), layouts.size());
   ASSERT_FALSE(all["rejected"].empty());
-  EXPECT_TRUE(has(all["rejected"].dump(), "2 tensor ranks but the model is defined in 1 slices"))
+  EXPECT_TRUE(has(all["rejected"].dump(), "2 tensor ranks but the model is defined in 1 columns"))
       << all["rejected"];
 }
 

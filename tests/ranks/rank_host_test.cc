@@ -1,6 +1,8 @@
 // Ranks that another program forks: they are the launcher's children, share one load of the
 // libraries, and nothing of them is left when something goes wrong on the way. And many ranks.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <fstream>
 
@@ -104,14 +106,29 @@ TEST(RankHost, ThreeHundredThreadsEndWithTheStateOfOne) {
             one);
 }
 
-TEST(RankHost, MoreRanksThanTheHostCanStartAreRefusedWithTheLimit) {
+TEST(RankHost, AsManyRanksAsTheFilesAllowStartAndMoreAreRefused) {
   TempFolder folder;
   const std::string job = folder.write("tiny.toml", kTiny);
-  Command command(
-      {"train", job, "--ranks", "60000", "--out", folder / "run", "--set", "train.lanes=60000"});
-  EXPECT_EQ(command.wait(), 2);
-  EXPECT_TRUE(command.says("this host starts at most")) << command.err();
-  EXPECT_FALSE(std::filesystem::exists(folder / "run"));
+  const auto few_files = [] {
+    const rlimit limit{256, 256};
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  };
+  struct Case {
+    std::string workers, transport;
+    int most;
+  };
+  for (const Case& c :
+       {Case{"process", "shm", 64}, {"thread", "inproc", 64}, {"thread", "tcp", 9}}) {
+    const Arguments arguments =
+        Arguments{"train", job, "--out", folder / c.transport} +
+        set({"layout.workers=" + c.workers, "layout.transport=" + c.transport});
+    Command more(arguments + Arguments{"--ranks", std::to_string(c.most + 1)}, few_files);
+    EXPECT_EQ(more.wait(), 2);
+    EXPECT_TRUE(more.says(fmt::format("this host starts at most {} ranks", c.most))) << more.err();
+    EXPECT_FALSE(std::filesystem::exists(folder / c.transport));
+    Command most(arguments + Arguments{"--ranks", std::to_string(c.most)}, few_files);
+    EXPECT_EQ(most.wait(), 0) << most.err();
+  }
 }
 
 TEST(RankHost, WhatTheProgramRefusesIsTheCommandsAnswer) {

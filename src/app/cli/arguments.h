@@ -1,5 +1,5 @@
-// What can be said to the commands, as values: read by app/cli/commands.h, used by those who carry
-// them out.
+// The arguments of the commands, as values. app/cli/commands.h reads them, and the commands use
+// them.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,10 @@ struct TrainArguments {
 struct PlanArguments {
   std::string job;
   int64_t ranks = 0;  ///< 0: as the job says
-  /// Of a rank: "16GiB"; empty: its share of this machine's, no limit where the GPU is not known.
+  /// The memory that a rank may take, such as "16GiB". If it is empty, that is the rank's share of
+  /// this machine's memory, without a limit if the GPU is not known.
   std::string memory;
-  std::string hosts;             ///< a file: a line a host, "name [slots=N]"
+  std::string hosts;             ///< a file with a line per host, "name [slots=N]"
   std::string picture;           ///< an SVG file to write
   std::string json;              ///< a file for all layouts (app/layouts/layouts_json.h)
   std::vector<std::string> set;  ///< section.key=value; layout keys that are set are not searched
@@ -36,7 +37,7 @@ struct TokenizeArguments {
   std::string out;
 };
 
-/// Of all commands; each reads its own.
+/// The arguments of all commands. Each command reads its own.
 struct CommandArguments {
   TrainArguments train;  ///< train, verify, explain, crossval, data
   PlanArguments plan;

@@ -1,9 +1,14 @@
+// One function per command adds its options, and the table at the end lists the commands. Nothing
+// here runs any of them.
 #include "app/cli/commands.h"
 
 #include <fmt/format.h>
 #include <torch/headeronly/version.h>
 
+#include <algorithm>
+
 #include "app/command_line.h"
+#include "base/error.h"
 #include "config/job.h"
 
 namespace tutti {
@@ -134,6 +139,8 @@ void tokenize_options(CLI::App& app, CommandArguments& a) {
 }  // namespace
 
 const std::vector<CommandRow>& commands() {
+  // The rows are in the order in which `tutti --help` lists them. A command with few options has
+  // them in its row.
   static const std::vector<CommandRow> rows = {
       {"train", "train a job", Needs::kRanks, train_options},
       {"verify", "run a job over a set of layouts and compare the states", Needs::kTorch,
@@ -173,6 +180,13 @@ const std::vector<CommandRow>& commands() {
   return rows;
 }
 
+void check_functions(const CommandFunctions& functions, std::initializer_list<Needs> needs) {
+  for (const CommandRow& row : commands())
+    if (std::find(needs.begin(), needs.end(), row.needs) != needs.end())
+      TUTTI_CHECK(functions.contains(row.name), "the command {} has a row but no function",
+                  row.name);
+}
+
 void add_train_options(CLI::App& app, TrainArguments& arguments, bool resumable) {
   app.add_option("--ranks", arguments.ranks,
                  "number of ranks (default: one per usable core, at most the lanes)")
@@ -185,7 +199,7 @@ void add_train_options(CLI::App& app, TrainArguments& arguments, bool resumable)
   if (resumable)
     app.add_option("--resume", arguments.resume,
                    "go on with this run; only [layout] keys, device and precision may be set "
-                   "beside it")
+                   "with it")
         ->check(kNotEmpty);
 }
 

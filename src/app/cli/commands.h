@@ -1,10 +1,12 @@
 // The commands of `tutti`, as one table: name, one line of help, what may be said to it, and what
-// it needs to run. A command is added by a row here and a function in app/front/front.cc or, where
+// it needs to run. A command is added by a row here and a function in app/front/main.cc or, where
 // it needs LibTorch, in app/tutti.cc.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <initializer_list>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +28,11 @@ struct CommandRow {
   void (*options)(CLI::App& app, CommandArguments& arguments);
 };
 const std::vector<CommandRow>& commands();
+
+/// What a program does for the commands that it runs, by their names.
+using CommandFunctions = std::map<std::string, std::function<int()>>;
+/// Aborts, naming the command, if one whose needs are among these has a row and no function.
+void check_functions(const CommandFunctions& functions, std::initializer_list<Needs> needs);
 
 void add_train_options(CLI::App& app, TrainArguments& arguments, bool resumable = true);
 

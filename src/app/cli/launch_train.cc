@@ -1,3 +1,5 @@
+// The launcher's half of a training: it starts the program with LibTorch as rank host, waits for
+// the settled job, then launches and watches the ranks.
 #include "app/cli/launch_train.h"
 
 #include <fmt/format.h>

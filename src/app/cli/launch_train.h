@@ -9,23 +9,23 @@
 
 namespace tutti {
 
-/// What the program says when it is ready: the run as it settled it. `options` has the job, the
-/// folders and the last step.
+/// The text that the program sends when it is ready: the run as it has settled it, with the job,
+/// the folders and the last step of `options`.
 std::string ready_text(const RunOptions& options);
-/// Says instead that its ranks are threads, which run in the program alone.
+/// The text instead of it if the ranks are threads: these run in that program without a launcher.
 inline constexpr const char* kReadyAlone = "alone";
-/// In the environment of a program that is to run its thread ranks by itself.
+/// The variable that tells a program to run its thread ranks by itself.
 inline constexpr const char* kAlone = "TUTTI_ALONE";
 
 /// Executes `program` with these arguments to have it settle the job and fork ranks, and launches
 /// them. Returns the exit code.
 int launch_train(const std::string& program, int argc, char** argv);
 
-/// What a launcher tells of its run: each rank's process, the answer to a request to stop, ranks
-/// that do not end.
+/// Sets what a launcher prints about its run: each rank's process, the answer to a request to stop,
+/// and ranks that do not end.
 void tell_of_run(RunOptions& options);
-/// The last words, and the exit code: 0; 1 where the run failed; where it was stopped 130 by
-/// Ctrl-C, 143 by SIGTERM, 129 by SIGHUP.
+/// Prints how the run ended and returns the exit code: 0, or 1 if the run failed. If it was
+/// stopped, the code is 130 for Ctrl-C, 143 for SIGTERM and 129 for SIGHUP.
 int report(const RunResult& result);
 
 }  // namespace tutti

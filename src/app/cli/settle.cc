@@ -1,3 +1,5 @@
+// Applies settings to a job or to that of a run's last checkpoint, then resolves it for this
+// machine.
 #include "app/cli/settle.h"
 
 #include <fmt/format.h>

@@ -12,7 +12,7 @@ std::vector<Setting> parse_settings(const std::vector<std::string>& texts, int64
 struct Prepared {
   Job job;
   Machine machine;
-  /// Of a run that goes on: what of its processor or precision is another now.
+  /// If a run goes on: what has changed of its processor or its precision since.
   std::vector<std::string> changes;
 };
 /// `elsewhere`: a job for a GPU that this host has not is resolved as if it had one.

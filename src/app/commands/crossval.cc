@@ -1,3 +1,5 @@
+// Runs the folds as launchers in child processes, as many at once as cores allow, and passes
+// requests to stop on to them.
 #include "app/commands/crossval.h"
 
 #include <fmt/format.h>
@@ -112,7 +114,8 @@ void print_row(const std::string& head, const std::map<std::string, double>& met
   print_line(stdout, row);
 }
 
-/// The ways of all folds, then their means: also as crossval.json.
+/// Prints the mean and the deviation of every metric over the folds. They are also written to
+/// crossval.json, with the metrics of each fold.
 void report(const std::vector<std::map<std::string, double>>& folds, const std::string& folder) {
   json file{{"folds", folds}, {"mean", json::object()}, {"deviation", json::object()}};
   fmt::print("\n{:14} {:>10} {:>12}\n", "metric", "mean", "deviation");
@@ -194,7 +197,7 @@ Folds train_folds(RunOptions options, int64_t count, size_t at_once, const std::
   return folds;
 }
 
-/// Of a cross-validation that was stopped: what is there, and how to go on.
+/// Tells, after a cross-validation was stopped, which folds are there and how to go on with them.
 void report_stop(const Folds& folds, const std::string& folder) {
   std::vector<std::string> done, saved;
   for (int64_t fold = 0; fold < folds.started; ++fold) {

@@ -1,3 +1,4 @@
+// Opens the data as a run of one rank would, and prints what it has found.
 #include "app/commands/data_command.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Decodes codes with the trained decoder and writes them as an array.
 #include "app/commands/generate.h"
 
 #include <fmt/format.h>

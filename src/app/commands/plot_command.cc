@@ -1,3 +1,4 @@
+// Reads a curve from every run and draws them all.
 #include "app/commands/plot_command.h"
 
 #include "base/file.h"

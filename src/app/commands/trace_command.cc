@@ -1,3 +1,5 @@
+// Joins the ranks' traces. Ranks write on their own, so only steps that all of them kept can be
+// compared.
 #include "app/commands/trace_command.h"
 
 #include <fmt/format.h>
@@ -17,8 +19,8 @@ namespace tutti {
 
 namespace {
 
-/// Those that every rank has kept, ascending: records are bounded, and on a device not all steps
-/// are traced.
+/// The steps that every rank has kept, ascending. Records are bounded, and on a device not all
+/// steps are traced.
 std::vector<uint64_t> traced_steps(const std::vector<TraceEvent>& events) {
   std::map<uint64_t, std::set<int>> ranks;
   std::set<int> all;

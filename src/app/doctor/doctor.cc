@@ -1,3 +1,5 @@
+// Makes one report of host and devices, then prints it for people or as JSON. Everything that is
+// missing is listed with the command that mends it.
 #include "app/doctor/doctor.h"
 
 #include <fmt/format.h>

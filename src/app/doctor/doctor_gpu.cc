@@ -1,3 +1,5 @@
+// Measures in a child process, since a driver may hang or crash and CUDA must not start in the
+// process that goes on. The answer travels as text.
 #include "app/doctor/doctor_gpu.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 // The `tutti` command. It answers at once what needs no LibTorch, launches trainings, and hands
-// everything else to the program beside it that loads LibTorch.
+// everything else to the program next to it that loads LibTorch.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -7,14 +7,13 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <functional>
-#include <map>
 #include <string>
 
 #include "app/cli/commands.h"
 #include "app/cli/launch_train.h"
 #include "app/cli/settle.h"
 #include "app/command_line.h"
+#include "app/commands/explain.h"
 #include "app/commands/plot_command.h"
 #include "app/commands/trace_command.h"
 #include "base/error.h"
@@ -48,14 +47,16 @@ int jobs_command() {
   return 0;
 }
 
-int explain_command(const CommandArguments& arguments, char** argv) {
+/// Whether a job may run on a GPU.
+bool may_use_gpu(const TrainArguments& arguments) {
+  const Job job = load_job(arguments.job, parse_settings(arguments.set, arguments.ranks));
+  return job.numerics.device != DeviceKind::kCpu;
+}
+
+int explain_here_or_there(const TrainArguments& arguments, char** argv) {
   // What GPUs there are only LibTorch's CUDA libraries can say.
-  if (has_gpu_driver()) return become_torch_program(argv);
-  const Prepared prepared = settle(arguments.train, /*elsewhere=*/true);
-  show(stdout, explain(prepared.job));
-  if (prepared.job.numerics.device == DeviceKind::kCuda && !prepared.machine.no_gpu.empty())
-    complain(fmt::format("it would not run here: {}", prepared.machine.no_gpu));
-  return 0;
+  if (has_gpu_driver() && may_use_gpu(arguments)) return become_torch_program(argv);
+  return explain_command(arguments);
 }
 
 int docs_command(const std::string& out) {
@@ -85,13 +86,16 @@ int front_main(int argc, char** argv) {
     return 0;
   };
   if (line.command() == nullptr) return guarded(print_help);
-  const std::map<std::string, std::function<int()>> light = {
+
+  // These commands need no LibTorch.
+  const CommandFunctions light = {
       {"jobs", jobs_command},
-      {"explain", [&] { return explain_command(a, argv); }},
+      {"explain", [&] { return explain_here_or_there(a.train, argv); }},
       {"trace", [&] { return trace_command(a.run, a.trace_step); }},
       {"plot", [&] { return plot_command(a.runs, a.metric, a.picture); }},
       {"docs", [&] { return docs_command(a.out); }},
       {"help", print_help}};
+  check_functions(light, {Needs::kNothing});
   return guarded([&] {
     switch (line.command()->needs) {
       case Needs::kNothing:

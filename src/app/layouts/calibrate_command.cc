@@ -1,5 +1,5 @@
 // Transports are measured first, between forked ranks, before this process does any ATen work; then
-// what cores do, alone and beside each other, by threads.
+// what cores do alone and all at once, by threads.
 #include "app/layouts/calibrate_command.h"
 
 #include <fmt/format.h>
@@ -11,8 +11,8 @@
 #include <filesystem>
 #include <functional>
 #include <sstream>
-#include <thread>
 
+#include "app/at_once.h"
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -40,7 +40,7 @@ double seconds_since(const Clock& clock, Time begin) {
   return std::chrono::duration<double>(clock.now() - begin).count();
 }
 
-/// What undisturbed runs take: others may use the machine, too.
+/// The time of an undisturbed call, since others may use the machine, too.
 double lower_quarter(std::vector<double>& seconds) {
   std::sort(seconds.begin(), seconds.end());
   return seconds[seconds.size() / 4];
@@ -66,6 +66,8 @@ std::string measure_rank(RankContext& context, const std::string& kind) {
   auto transport = make_transport(
       {.kind = kind, .hosts = {0, 0}, .window_bytes = windows ? size_t{4096} : 0}, Epoch{1, 1, 1},
       context.rendezvous, context.clock, &context.control.cancel, deadline());
+
+  // Both ranks send what the other receives, in turn, so half a round trip is one message.
   const int peer = 1 - context.rank;
   std::vector<std::byte> memory(static_cast<size_t>(kSizes[std::size(kSizes) - 1]));
   uint64_t round = 1;
@@ -82,6 +84,9 @@ std::string measure_rank(RankContext& context, const std::string& kind) {
     half_trip(context, send, receive, round, 3);
     text += fmt::format("{} {:.4e} ", size, half_trip(context, send, receive, round, times));
   }
+
+  // A flag of a window is timed likewise. The results travel as text: a size and its seconds, with
+  // size 0 for the flag.
   double flag = 0;
   if (windows) {
     flag = half_trip(
@@ -117,25 +122,21 @@ double rate_of(int threads, double each, const std::function<std::function<void(
   SystemClock clock;
   std::barrier meeting(threads);
   std::vector<double> rates(static_cast<size_t>(threads), 0);
-  std::vector<std::thread> running;
-  for (int t = 0; t < threads; ++t) {
-    running.emplace_back([&, t] {
-      prepare_compute_thread(1);
-      const std::function<void()> work = make();
+  at_once(threads, [&](int t) {
+    prepare_compute_thread(1);
+    const std::function<void()> work = make();
+    work();
+    meeting.arrive_and_wait();
+    std::vector<double> calls;
+    const Time begin = clock.now();
+    while (seconds_since(clock, begin) < kEach) {
+      const Time call = clock.now();
       work();
-      meeting.arrive_and_wait();
-      std::vector<double> calls;
-      const Time begin = clock.now();
-      while (seconds_since(clock, begin) < kEach) {
-        const Time call = clock.now();
-        work();
-        calls.push_back(seconds_since(clock, call));
-      }
-      rates[static_cast<size_t>(t)] = each / lower_quarter(calls);
-      meeting.arrive_and_wait();  // none has the memory to itself at the end
-    });
-  }
-  for (std::thread& thread : running) thread.join();
+      calls.push_back(seconds_since(clock, call));
+    }
+    rates[static_cast<size_t>(t)] = each / lower_quarter(calls);
+    meeting.arrive_and_wait();  // none has the memory to itself at the end
+  });
   std::sort(rates.begin(), rates.end());
   return rates[rates.size() / 2];
 }
@@ -160,6 +161,8 @@ std::vector<double> matmul_rates(int cores, const Matmul& matmul) {
       };
     });
   };
+
+  // More ranks than one never count as faster each, whatever the noise.
   std::vector<double> rates(static_cast<size_t>(cores), 0);
   int before = 1;
   rates[0] = rate(1);
@@ -199,7 +202,7 @@ std::function<void()> updating() {
   };
 }
 
-/// Of the file where offloaded values go if nothing else is said.
+/// The rate of the file where offloaded values go if nothing else is said.
 double tier_rate() {
   std::vector<std::byte> bytes(32 << 20);
   const FileTier tier("", static_cast<int64_t>(bytes.size()));
@@ -216,6 +219,8 @@ void print(const Calibration& c) {
   const auto row = [](const char* name, const char* unit, double alone, double all) {
     fmt::print("{:28} {:>12} {:>12}   each\n", name, rate_text(alone, unit), rate_text(all, unit));
   };
+
+  // The first table has the rates of cores, the second the times of messages.
   row("matmul", "FLOP", c.matmul.front(), c.matmul.back());
   row("copy", "B", c.copy.alone, c.copy.all);
   row("fold", "B", c.fold.alone, c.fold.all);
@@ -232,6 +237,8 @@ void print(const Calibration& c) {
     for (const MessageSample& s : rates.messages) fmt::print(" {:>8.1f} us", s.seconds * 1e6);
     fmt::print(" {:>11}\n", rates.flag > 0 ? fmt::format("{:.2f} us", rates.flag * 1e6) : "-");
   }
+
+  // One machine cannot measure the network between several.
   fmt::print(
       "network    not measured: {:.0f} us and {} between hosts are assumed; the file "
       "can say better\n",

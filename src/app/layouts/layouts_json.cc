@@ -1,3 +1,5 @@
+// A layout is written as the keys that the search tries, so a program can pass them back with
+// --set.
 #include "app/layouts/layouts_json.h"
 
 #include <nlohmann/json.hpp>
@@ -28,6 +30,8 @@ std::string layouts_json(const Job& job, const SearchResult& result) {
                          {"pipeline", c.link[static_cast<size_t>(Axis::kPipeline)]},
                          {"hosts", c.link[static_cast<size_t>(Axis::kHosts)]}}}});
   }
+
+  // What was rejected has no numbers, only its reason.
   nlohmann::ordered_json rejected = nlohmann::json::array();
   for (const Rejection& r : result.rejected)
     rejected.push_back({{"reason", r.reason}, {"layouts", r.layouts}});

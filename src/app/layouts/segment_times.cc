@@ -1,3 +1,5 @@
+// Runs each kind of segment on made-up tensors. Zeros are valid for every type of input, and their
+// speed is that of any values.
 #include "app/layouts/segment_times.h"
 
 #include <ATen/ops/full.h>
@@ -87,7 +89,7 @@ class Bench {
     f();
     return std::chrono::duration<double>(clock_.now() - begin).count();
   }
-  /// What undisturbed runs take: others may use the machine, too.
+  /// The time of an undisturbed call, since others may use the machine, too.
   static double lower_quarter(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     return values[values.size() / 4];

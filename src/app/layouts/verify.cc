@@ -1,3 +1,5 @@
+// Every layout runs in a process of its own, which starts from this one before it has computed
+// anything. The first hash is compared with all others.
 #include "app/layouts/verify.h"
 
 #include <fmt/format.h>
@@ -73,6 +75,8 @@ int verify_command(const TrainArguments& arguments, int64_t steps, const MakeMod
   fmt::print("{:>5}  {:8} {:9} {:7} {:>5}  {:6} {:11} {}{:{}} state sha256\n", "ranks", "workers",
              "transport", "overlap", "hosts", "fold", "partition", device ? "graph prefetch " : "",
              "mesh", kMeshWidth);
+
+  // The first layout's hash is the one that all others must have.
   std::string expected;
   int differ = 0, ran = 0;
   for (const LayoutConfig& l : suited.layouts) {
@@ -91,6 +95,8 @@ int verify_command(const TrainArguments& arguments, int64_t steps, const MakeMod
                      same ? "" : "   DIFFERS"));
     std::fflush(stdout);
   }
+
+  // A layout that was left out is told with its reason, so that nobody takes it for verified.
   if (!suited.left_out.empty())
     fmt::print("\nleft out, since the job or its model does not go with them:\n");
   for (const std::string& line : first_few(suited.left_out)) fmt::print("{}\n", line);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <mutex>
 #include <set>
+#include <system_error>
 #include <thread>
 
 #include "base/error.h"
@@ -265,6 +266,33 @@ TEST(Executor, RecordsWhatRanWhen) {
     EXPECT_LE((by[{step, 0, 0}].end), (by[{step, 1, 0}].begin));
     EXPECT_LE((by[{step, 1, 0}].end), (by[{step, 0, 1}].begin));
   }
+}
+
+TEST(Executor, EndsTheThreadsThatItHasWhereTheSystemGivesNoMore) {
+  /// Called when a thread starts; the copies that threads are made with run out.
+  struct Start {
+    int& left;
+    std::atomic<int>& started;
+    Start(int& copies, std::atomic<int>& starts) : left(copies), started(starts) {}
+    Start(const Start& other) : left(other.left), started(other.started) {
+      if (left-- == 0)
+        throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+    }
+    void operator()() const { ++started; }
+  };
+  Program program = ping_pong();
+  for (const char* name : {"down", "up"}) program.queues.push_back({name, {}});
+  SystemClock clock;
+  Log log;
+  int left = 100;
+  std::atomic<int> started{0}, ended{0};
+  const std::function<void()> start{Start(left, started)};
+  left = 3;
+  EXPECT_THROW(
+      Executor(program, all(log.handler()), clock, nullptr, nullptr, start, [&] { ++ended; }),
+      std::system_error);
+  EXPECT_GE(started, 1);
+  EXPECT_EQ(ended, started);
 }
 
 TEST(Executor, AddsUpHowLongEveryOpTookAndAQueueWaited) {

@@ -3,17 +3,22 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <set>
+#include <thread>
 
 #include "base/error.h"
+#include "base/stop_signals.h"
 
 namespace tutti {
 namespace {
@@ -353,6 +358,77 @@ TEST_F(LaunchProcesses, LeaveIgnoredSignalsIgnored) {
   std::signal(SIGHUP, SIG_DFL);
   EXPECT_TRUE(result.ok()) << result.failures.front();
   EXPECT_EQ(result.signal, SIGTERM);
+}
+
+/// A launch whose ranks another program is to fork, which hears nothing.
+LaunchResult launch_by_a_deaf_host(int ranks) {
+  RankHost host("/bin/sleep", {"sleep", "1000"});
+  return launch_local({.ranks = ranks, .host = &host}, {});
+}
+
+TEST(LaunchHosted, EndsAtOnceWhenAskedWhileItsHostHearsNothing) {
+  // The launcher waits for the host's answer, or for room to say all that it has to say.
+  for (int ranks : {2, 800}) {
+    const HeldStops held;
+    ::kill(::getpid(), SIGTERM);
+    const LaunchResult result = launch_by_a_deaf_host(ranks);
+    EXPECT_EQ(result.failures,
+              Failures{"SIGTERM: stopped before the first step; there is nothing to save"});
+    EXPECT_TRUE(result.at_once);
+    EXPECT_EQ(result.signal, SIGTERM);
+  }
+}
+
+TEST(LaunchHosted, FailsWhenItsHostTakesNothing) {
+  EXPECT_EQ(launch_by_a_deaf_host(800).failures,
+            Failures{"ranks are not started: the process at the other end takes nothing"});
+}
+
+#if !__has_feature(thread_sanitizer)  // whose own thread the check must allow
+TEST(LaunchHosted, AHostThatHasComputedForksNobodyAndSaysWhy) {
+  int pair[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+  const pid_t launcher = ::getpid(), host = ::fork();
+  if (host == 0) {
+    ::close(pair[0]);
+    ::setenv("TUTTI_RANK_HOST", fmt::format("{}:{}", pair[1], launcher).c_str(), 1);
+    std::optional<HostedProgram> program = HostedProgram::inherited();
+    std::thread computing([] { ::pause(); });
+    program->serve([](RankContext&, const std::string&) {});
+  }
+  ::close(pair[1]);
+  std::string said;
+  char part[256];
+  for (ssize_t n; (n = ::read(pair[0], part, sizeof part)) > 0;) said.append(part, n);
+  ::close(pair[0]);
+  EXPECT_NE(said.find("since it has 2 threads"), std::string::npos) << said;
+  int status = 0;
+  EXPECT_EQ(::waitpid(host, &status, 0), host);
+  EXPECT_TRUE(WIFEXITED(status));
+}
+#endif
+
+/// One rank stands for all: the others' waiting, which would come on top, is left out.
+TEST(LaunchThreads, AmongManyOneThatComputesShowsSignsOfWork) {
+  SystemClock clock;
+  SharedControl control(1);
+  ThreadRendezvous rendezvous(1, clock, nullptr);
+  const auto view = rendezvous.view(0);
+  RankContext context{0, 1, clock, *control, *view, 0};
+  sigset_t none;
+  sigemptyset(&none);
+  uint64_t signs = 0;
+  run_rank(
+      context,
+      [&](RankContext& rank) {
+        const Time begin = clock.now();
+        do {
+          signs = rank.signs()();
+          // The first beat counts whatever the process did before.
+        } while (signs < 3 && clock.now() - begin < seconds(20));
+      },
+      none, /*ranks_here=*/550);
+  EXPECT_GE(signs, 3u);
 }
 
 TEST(LaunchThreads, ADeafOneEndsTheWholeProcessWhereThatIsAskedFor) {

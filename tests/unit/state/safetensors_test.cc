@@ -2,10 +2,30 @@
 // of RFC 8259 and no more.
 #include "state/safetensors.h"
 
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "fixture.h"
+
+namespace {
+
+/// What a test wants to know of each sync_file_range; it returns the error to fail with, or 0.
+std::function<int(int64_t from, int64_t bytes, unsigned flags)> on_sync;
+
+}  // namespace
+
+/// Stands in for the C library's.
+extern "C" int sync_file_range(int fd, int64_t from, int64_t bytes, unsigned flags) {
+  errno = on_sync ? on_sync(from, bytes, flags) : 0;
+  if (errno != 0) return -1;
+  return static_cast<int>(::syscall(SYS_sync_file_range, fd, from, bytes, flags));
+}
 
 namespace tutti {
 namespace {
@@ -105,6 +125,51 @@ TEST_F(CheckpointTest, TheFileIsWhatTheFormatSays) {
     expected_begin = end;
   }
   EXPECT_EQ(8 + length + expected_begin, bytes.size());
+}
+
+/// A state of about 200 MiB, all of it the same few values.
+StateSource large_state(const std::vector<float>& values) {
+  StateSource source;
+  for (int e = 0; e < 25; ++e)
+    source.entries.push_back(
+        {std::to_string(e), "parameter", {static_cast<int64_t>(values.size())}});
+  source.values = [&values](size_t) { return std::span(values); };
+  return source;
+}
+
+class LargeFileTest : public CheckpointTest {
+ protected:
+  void TearDown() override {
+    on_sync = nullptr;
+    CheckpointTest::TearDown();
+  }
+  const std::vector<float> values_ = std::vector<float>(size_t{2} << 20, 1.5f);
+};
+
+TEST_F(LargeFileTest, ReachesTheDiskPieceByPieceWhileItIsWritten) {
+  int64_t begun = 0, waited = 0, most = 0;
+  on_sync = [&](int64_t from, int64_t bytes, unsigned flags) {
+    int64_t& reached = (flags & SYNC_FILE_RANGE_WAIT_AFTER) != 0 ? waited : begun;
+    EXPECT_EQ(from, reached) << "none is left out";
+    reached = from + bytes;
+    most = std::max(most, begun - waited);
+    return 0;
+  };
+  const FileStamp stamp = write_safetensors(folder_ + "/x.safetensors", large_state(values_)).file;
+  EXPECT_GT(stamp.bytes, int64_t{200} << 20);
+  EXPECT_LE(most, int64_t{64} << 20) << "of memory that is to be written out";
+  EXPECT_LE(stamp.bytes - waited, int64_t{96} << 20) << "is left for the sync at the end";
+}
+
+TEST_F(LargeFileTest, ThatTheDiskDoesNotTakeIsAnErrorWithItsPath) {
+  on_sync = [](int64_t, int64_t, unsigned) { return EIO; };
+  const std::string path = folder_ + "/x.safetensors";
+  try {
+    write_safetensors(path, large_state(values_));
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.what(), "cannot sync " + path + ": Input/output error");
+  }
 }
 
 TEST(StrictJson, RefusesWhatIsNotJson) {

@@ -1,0 +1,33 @@
+#include "app/at_once.h"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+namespace tutti {
+
+void at_once(int threads, const std::function<void(int)>& body) {
+  enum Go { kWait, kRun, kLeave };
+  std::atomic<Go> go{kWait};
+  std::vector<std::thread> running;
+  const auto release = [&](Go how) {
+    go.store(how);
+    go.notify_all();
+    for (std::thread& thread : running) thread.join();
+  };
+
+  // Bodies may wait for each other, so none runs before all are there.
+  try {
+    for (int t = 0; t < threads; ++t)
+      running.emplace_back([&go, t, body] {
+        go.wait(kWait);
+        if (go.load() == kRun) body(t);
+      });
+  } catch (...) {
+    release(kLeave);
+    throw;
+  }
+  release(kRun);
+}
+
+}  // namespace tutti
