@@ -171,9 +171,18 @@ RankHost::RankHost(const std::string& program, const std::vector<std::string>& a
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), theirs.get());
+  // What this process holds, so that no stop signal is lost, the program must obey.
+  sigset_t mask;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+  for (int signal : stop_signals()) sigdelset(&mask, signal);
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  ::posix_spawnattr_setsigmask(&attributes, &mask);
   const int error =
-      ::posix_spawn(&pid_, program.c_str(), &actions, nullptr, words.data(), variables.data());
+      ::posix_spawn(&pid_, program.c_str(), &actions, &attributes, words.data(), variables.data());
   ::posix_spawn_file_actions_destroy(&actions);
+  ::posix_spawnattr_destroy(&attributes);
   if (error != 0) {
     pid_ = -1;
     throw Error(fmt::format("cannot start {}: {}", program, std::strerror(error)));

@@ -30,7 +30,8 @@ namespace tutti {
 /// The launcher's side.
 class RankHost {
  public:
-  /// Executes `program` with these arguments (the first is its name). Throws Error when it cannot.
+  /// Executes `program` with these arguments (the first is its name). Stop signals that the caller
+  /// holds are not held there. Throws Error when it cannot.
   RankHost(const std::string& program, const std::vector<std::string>& arguments);
   /// Ends the process if it is still there.
   ~RankHost();

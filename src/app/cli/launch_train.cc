@@ -60,8 +60,9 @@ int launch_train(const std::string& program, int argc, char** argv) {
   // tells of the loss.
   std::signal(SIGPIPE, SIG_IGN);
   raise_file_limit();  // the program and its ranks inherit it
+  // From before there is a program that a signal could end alone, until the last lines are printed.
+  std::optional<HeldStops> held(std::in_place);
   RankHost host(program, {argv, argv + argc});
-  std::optional<HeldStops> held(std::in_place);  // also while the last lines are printed
   const std::optional<std::string> ready = host.ready();
   // It has said why, unless it was ended while its libraries were loaded.
   if (!ready && host.killed_by() != 0) complain(words_for(host.killed_by()));
