@@ -29,11 +29,11 @@ class Block(nn.Module):
     def __init__(self, i, o, stride):
         super().__init__()
         self.first, self.second = layer(i, o, 3, stride), layer(o, o, 3)
-        self.beside = layer(i, o, 1, stride) if stride != 1 or i != o else nn.Identity()
+        self.shortcut = layer(i, o, 1, stride) if stride != 1 or i != o else nn.Identity()
 
     def forward(self, x):
         y = self.second(F.relu(self.first(x), inplace=True))
-        return F.relu(y + self.beside(x), inplace=True)
+        return F.relu(y + self.shortcut(x), inplace=True)
 
 
 class Net(nn.Module):

@@ -37,7 +37,7 @@ class CnnBlock final : public Segment {
       layers_.emplace_back(shape_, conv, first);
       first += shape_.layer_parameters();
     }
-    if (block_.shortcut) beside_.emplace(shape_, *block_.shortcut, first);
+    if (block_.shortcut) shortcut_.emplace(shape_, *block_.shortcut, first);
     adds_input_ = shape_.residual && !block_.shortcut;
   }
 
@@ -52,7 +52,7 @@ class CnnBlock final : public Segment {
     return between(Carver{}, w).bytes;
   }
   double flops() const override {
-    double sum = beside_ ? beside_->conv.flops() : 0;
+    double sum = shortcut_ ? shortcut_->conv.flops() : 0;
     for (const CnnLayer& layer : layers_) sum += layer.conv.flops();
     return sum * static_cast<double>(shape_.batch);
   }
@@ -67,18 +67,18 @@ class CnnBlock final : public Segment {
     clear(w);
     const CnnLayer& first = layers_[0];
     k_.pack_weight(first.weight(context), w.layers[0].panels, first.conv);
-    if (beside_) k_.pack_weight(beside_->weight(context), w.beside.panels, beside_->conv);
+    if (shortcut_) k_.pack_weight(shortcut_->weight(context), w.shortcut.panels, shortcut_->conv);
     for (int64_t b = 0; b < shape_.batch; ++b) {
       k_.pack(x + b * first.conv.inputs(), nullptr, act_, w.padded[0], first.conv.height,
               first.conv.width, first.conv.in);
       convolve(context, first, w.padded[0], s.layers[0], w.layers[0], b);
-      if (beside_) convolve(context, *beside_, w.padded[0], s.beside, w.beside, b);
+      if (shortcut_) convolve(context, *shortcut_, w.padded[0], s.shortcut, w.shortcut, b);
     }
 
     // The second layer reads normed values, so it can only start when the whole micro-batch has
     // been through the first: batch norm's statistics are over all of it.
     first.statistics(context, s.layers[0], w.layers[0]);
-    if (beside_) beside_->statistics(context, s.beside, w.beside);
+    if (shortcut_) shortcut_->statistics(context, s.shortcut, w.shortcut);
     if (layers_.size() == 2) {
       const CnnLayer& second = layers_[1];
       k_.pack_weight(second.weight(context), w.layers[1].panels, second.conv);
@@ -92,7 +92,7 @@ class CnnBlock final : public Segment {
     for (int64_t b = 0; b < shape_.batch; ++b) {
       const CnnLayer& last = layers_.back();
       const CnnLayer::Saved& y = s.layers[layers_.size() - 1];
-      k_.join(y.image(b, last.conv), last.affine(y, b), shortcut(s, x, b), act_,
+      k_.join(y.image(b, last.conv), last.affine(y, b), shortcut_of(s, x, b), act_,
               floats(out[0]) + b * last.conv.outputs(), pixels(), block_.channels());
     }
   }
@@ -120,18 +120,20 @@ class CnnBlock final : public Segment {
     for (int64_t b = 0; b < shape_.batch; ++b) {
       if (end == 1) {
         pack_hidden(s, b, w.padded[1]);
-        weight_gradient(layers_[1], s.layers[1], w.layers[1], w, w.padded[1], w.behind, b);
+        weight_gradient(layers_[1], s.layers[1], w.layers[1], w, w.padded[1], w.after, b);
       }
       pack_input(floats(in[0]), b, w.padded[0]);
       weight_gradient(layers_[0], s.layers[0], w.layers[0], w, w.padded[0],
-                      end == 1 ? w.hidden : w.behind, b);
-      if (beside_) weight_gradient(*beside_, s.beside, w.beside, w, w.padded[0], w.behind, b);
+                      end == 1 ? w.hidden : w.after, b);
+      if (shortcut_)
+        weight_gradient(*shortcut_, s.shortcut, w.shortcut, w, w.padded[0], w.after, b);
     }
     for (size_t i = 0; i <= end; ++i)
       k_.unpack_weight(w.layers[i].gradient_panels, layers_[i].weight_gradient(context),
                        layers_[i].conv);
-    if (beside_)
-      k_.unpack_weight(w.beside.gradient_panels, beside_->weight_gradient(context), beside_->conv);
+    if (shortcut_)
+      k_.unpack_weight(w.shortcut.gradient_panels, shortcut_->weight_gradient(context),
+                       shortcut_->conv);
     d.sides.hand_over(context.gradients);
   }
 
@@ -148,9 +150,9 @@ class CnnBlock final : public Segment {
   Between between(Carver memory, Work& w) const {
     Between d{SideGradients({}, memory), 0};
     for (size_t i = 0; i < layers_.size(); ++i) layers_[i].defer(memory, d.sides, w.layers[i]);
-    if (beside_) beside_->defer(memory, d.sides, w.beside);
+    if (shortcut_) shortcut_->defer(memory, d.sides, w.shortcut);
     const int64_t all = shape_.batch * layers_[0].conv.outputs();
-    w.behind = memory.floats(all);
+    w.after = memory.floats(all);
     if (layers_.size() == 2) w.hidden = memory.floats(all);
     d.bytes = memory.bytes();
     return d;
@@ -163,7 +165,7 @@ class CnnBlock final : public Segment {
                 "a block of a cnn follows the stem, which wants its gradient");
     const Saved s = saved(Carver(context.saved));
     const float* x = floats(in[0]);
-    float *dx = floats(grad_in[0]), *behind = adds_input_ && whole ? dx : w.behind;
+    float *dx = floats(grad_in[0]), *after = adds_input_ && whole ? dx : w.after;
     const CnnLayer& last = layers_.back();
     const size_t end = layers_.size() - 1;
     clear(w);
@@ -174,56 +176,56 @@ class CnnBlock final : public Segment {
     for (int64_t b = 0; b < shape_.batch; ++b) {
       k_.join_backward(floats(grad_out[0]) + b * each, floats(out[0]) + b * each,
                        s.layers[end].image(b, last.conv), last.affine(s.layers[end], b),
-                       last.mean(s.layers[end], b), shortcut(s, x, b), act_, behind + b * each,
+                       last.mean(s.layers[end], b), shortcut_of(s, x, b), act_, after + b * each,
                        w.sums + b * stride, pixels(), block_.channels());
     }
     last.backward(context, sides, s.layers[end], w.layers[end], w.sums, w.sums + block_.channels(),
                   stride);
-    if (beside_)
-      beside_->backward(context, sides, s.beside, w.beside, w.sums, w.sums + 2 * block_.channels(),
-                        stride);
+    if (shortcut_)
+      shortcut_->backward(context, sides, s.shortcut, w.shortcut, w.sums,
+                          w.sums + 2 * block_.channels(), stride);
 
     // Split in two, d is kept for the weight part, so the input's gradient starts from a copy
     // of it.
-    if (adds_input_ && !whole) std::copy_n(behind, shape_.batch * each, dx);
+    if (adds_input_ && !whole) std::copy_n(after, shape_.batch * each, dx);
 
     // Steps 2 and 3.
-    if (end == 1) second_backward(context, sides, s, w, behind, whole);
-    first_backward(context, s, w, x, end == 1 ? w.hidden : behind, behind, dx, whole);
+    if (end == 1) second_backward(context, sides, s, w, after, whole);
+    first_backward(context, s, w, x, end == 1 ? w.hidden : after, after, dx, whole);
   }
 
   struct Saved {
-    CnnLayer::Saved layers[2], beside;
+    CnnLayer::Saved layers[2], shortcut;
     int64_t bytes;
   };
   Saved saved(Carver memory) const {
     Saved s{};
     for (size_t i = 0; i < layers_.size(); ++i) s.layers[i] = layers_[i].saved(memory);
-    if (beside_) s.beside = beside_->saved(memory);
+    if (shortcut_) s.shortcut = shortcut_->saved(memory);
     s.bytes = memory.bytes();
     return s;
   }
 
   struct Work {
-    CnnLayer::Work layers[2], beside;
+    CnnLayer::Work layers[2], shortcut;
     float* padded[2];        // what a layer reads, one image
     float* padded_gradient;  // gradient of what a layer puts out, one image
     float* sums;             // [batch][3][channels], see step 1
     // d at the last activation for the whole micro-batch, unless it is in the input's gradient
-    float* behind;
+    float* after;
     float* hidden;  // d at the first activation of two
     int64_t bytes;
   };
   Work work(Carver memory) const {
     Work w{};
     for (size_t i = 0; i < layers_.size(); ++i) w.layers[i] = layers_[i].work(memory);
-    if (beside_) w.beside = beside_->work(memory);
+    if (shortcut_) w.shortcut = shortcut_->work(memory);
     for (size_t i = 0; i < layers_.size(); ++i)
       w.padded[i] = memory.floats(layers_[i].conv.padded_inputs());
     w.padded_gradient = memory.floats(layers_[0].conv.padded_outputs());
     w.sums = memory.floats(shape_.batch * 3 * block_.channels());
     const int64_t all = shape_.batch * layers_[0].conv.outputs();
-    w.behind = memory.floats(adds_input_ ? 0 : all);
+    w.after = memory.floats(adds_input_ ? 0 : all);
     w.hidden = memory.floats(layers_.size() == 2 ? all : 0);
     w.bytes = memory.bytes();
     return w;
@@ -238,10 +240,10 @@ class CnnBlock final : public Segment {
   int64_t pixels() const { return block_.height() * block_.width(); }
 
   /// What is added before the last activation: a shortcut's layer, the input, or nothing.
-  Shortcut shortcut(const Saved& s, const float* x, int64_t b) const {
-    if (beside_)
-      return {s.beside.image(b, beside_->conv), beside_->affine(s.beside, b),
-              beside_->mean(s.beside, b)};
+  Shortcut shortcut_of(const Saved& s, const float* x, int64_t b) const {
+    if (shortcut_)
+      return {s.shortcut.image(b, shortcut_->conv), shortcut_->affine(s.shortcut, b),
+              shortcut_->mean(s.shortcut, b)};
     return {adds_input_ ? x + b * layers_[0].conv.inputs() : nullptr, {}, nullptr};
   }
 
@@ -264,7 +266,7 @@ class CnnBlock final : public Segment {
 
   /// Step 2: from d at the block's last activation to d at the first layer's.
   void second_backward(const Context& context, const SideGradients& sides, const Saved& s,
-                       const Work& w, const float* behind, bool whole) const {
+                       const Work& w, const float* after, bool whole) const {
     const CnnLayer &first = layers_[0], &second = layers_[1];
     const ConvShape& conv = second.conv;
     const int64_t stride = 2 * conv.in;
@@ -275,9 +277,9 @@ class CnnBlock final : public Segment {
       // Either way this leaves the gradient of the convolution's output in padded_gradient.
       if (whole) {
         pack_hidden(s, b, w.padded[1]);
-        weight_gradient(second, s.layers[1], w.layers[1], w, w.padded[1], behind, b);
+        weight_gradient(second, s.layers[1], w.layers[1], w, w.padded[1], after, b);
       } else {
-        norm_backward(second, s.layers[1], w.layers[1], w, behind, b);
+        norm_backward(second, s.layers[1], w.layers[1], w, after, b);
       }
       k_.input_gradient(w.padded_gradient, w.layers[1].backward_panels, d, conv, false);
       k_.join_backward(d, nullptr, s.layers[0].image(b, first.conv), first.affine(s.layers[0], b),
@@ -291,24 +293,27 @@ class CnnBlock final : public Segment {
   /// Step 3: from d at the first layer's activation (and at the block's, for the shortcut) to the
   /// input's gradient.
   void first_backward(const Context& context, const Saved& s, const Work& w, const float* x,
-                      const float* d, const float* behind, float* dx, bool whole) const {
+                      const float* d, const float* after, float* dx, bool whole) const {
     const CnnLayer& first = layers_[0];
     const ConvShape& conv = first.conv;
     k_.pack_weight_backward(first.weight(context), w.layers[0].backward_panels, conv);
-    if (beside_)
-      k_.pack_weight_backward(beside_->weight(context), w.beside.backward_panels, beside_->conv);
+    if (shortcut_)
+      k_.pack_weight_backward(shortcut_->weight(context), w.shortcut.backward_panels,
+                              shortcut_->conv);
     for (int64_t b = 0; b < shape_.batch; ++b) {
       if (whole) pack_input(x, b, w.padded[0]);
 
       // The first convolution writes the input's gradient, or adds to the d that is already there.
       // A shortcut's convolution adds to that.
       layer_gradients(first, s.layers[0], w.layers[0], w, d, b, dx, adds_input_, whole);
-      if (beside_) layer_gradients(*beside_, s.beside, w.beside, w, behind, b, dx, true, whole);
+      if (shortcut_)
+        layer_gradients(*shortcut_, s.shortcut, w.shortcut, w, after, b, dx, true, whole);
     }
     if (!whole) return;
     k_.unpack_weight(w.layers[0].gradient_panels, first.weight_gradient(context), conv);
-    if (beside_)
-      k_.unpack_weight(w.beside.gradient_panels, beside_->weight_gradient(context), beside_->conv);
+    if (shortcut_)
+      k_.unpack_weight(w.shortcut.gradient_panels, shortcut_->weight_gradient(context),
+                       shortcut_->conv);
   }
 
   /// One image's gradients of a layer that reads the block's input.
@@ -349,7 +354,7 @@ class CnnBlock final : public Segment {
   const Activation act_;
   const ConvKernels& k_;
   std::vector<CnnLayer> layers_;
-  std::optional<CnnLayer> beside_;
+  std::optional<CnnLayer> shortcut_;
   bool adds_input_ = false;  // the shortcut is the input itself
 };
 

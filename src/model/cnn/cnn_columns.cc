@@ -74,21 +74,21 @@ class Column {
     // The shortcut's part is needed where the second segment runs, in the same column: it crosses
     // no exchange.
     const Border hidden{"hidden", x.dims, at::kFloat};
-    Border beside = column_part(x, columns_.slices);
-    beside.name = "beside";
-    beside.exchange = Exchange::kNone;
+    Border shortcut = column_part(x, columns_.slices);
+    shortcut.name = "shortcut";
+    shortcut.exchange = Exchange::kNone;
     const size_t count = of.shortcut ? 2 * each_ : each_;
     const double flops = of.layers[0].flops() + (of.shortcut ? of.shortcut->flops() : 0);
 
     // The first convolution and the shortcut read the same input, so they are one segment; the
     // second one needs all channels of what the first makes, which are gathered before it.
-    add(block, "first", 0, count, {from}, {column_part(hidden, columns_.slices), beside}, flops,
+    add(block, "first", 0, count, {from}, {column_part(hidden, columns_.slices), shortcut}, flops,
         [*this, of](const Pass& pass, Tensors p, Tensors in) {
           return Results{
               activate(shape_.activation, layer(of.layers[0], pass, p, in[0])),
               of.shortcut ? layer(*of.shortcut, pass, p.subspan(each_), in[0]) : own(in[0])};
         });
-    add(block, "second", count, each_, {gathered_parts(hidden, columns_.slices), beside},
+    add(block, "second", count, each_, {gathered_parts(hidden, columns_.slices), shortcut},
         {joined_part(x, columns_)}, of.layers[1].flops(),
         [*this, of](const Pass& pass, Tensors p, Tensors in) {
           return Results{activate(shape_.activation,

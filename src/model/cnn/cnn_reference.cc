@@ -29,8 +29,8 @@ at::Tensor block(const CnnShape& shape, const CnnBlockShape& block, const Pass& 
   at::Tensor y = layer(block.layers[0], 0, x);
   if (!shape.residual) return activate(shape.activation, y);
   y = layer(block.layers[1], 1, activate(shape.activation, y));
-  const at::Tensor beside = block.shortcut ? layer(*block.shortcut, 2, x) : x;
-  return activate(shape.activation, y + beside);
+  const at::Tensor shortcut = block.shortcut ? layer(*block.shortcut, 2, x) : x;
+  return activate(shape.activation, y + shortcut);
 }
 
 TensorFunction of_one(std::function<at::Tensor(const Pass&, Tensors, const at::Tensor&)> function) {

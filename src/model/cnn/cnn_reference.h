@@ -18,8 +18,8 @@ void add_cnn_reference(const CnnPlan& plan, const Job& job, Model& model);
 ///   stem    images -> parts, gathered; join: parts -> x
 ///   block   x -> parts, gathered; join: parts -> x. A residual block has two segments before its
 ///           join:
-///             first   x -> hidden, gathered; beside: the column's channels of the shortcut
-///             second  hidden, beside -> parts
+///             first   x -> hidden, gathered; shortcut, the channels of this column
+///             second  hidden, shortcut -> parts
 ///   head    x -> parts, gathered; join: parts -> logits
 /// Throws Error with every reason why it cannot be cut; a norm whose groups span columns is one.
 void add_cnn_columns(const CnnPlan& plan, const Job& job, Model& model);

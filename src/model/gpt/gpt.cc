@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "model/gpt/gpt_columns.h"
 #include "model/gpt/gpt_reference.h"
 #include "model/gpt/gpt_segments.h"
-#include "model/gpt/gpt_slices.h"
 #include "model/loss/loss.h"
 
 namespace tutti {
@@ -28,8 +28,9 @@ template <class A>
 Model make_gpt(const Job& job, const KernelsFor<A>& kernels) {
   const bool sliced = job.train.tensor_slices > 1;
   if (job.model.autograd && sliced)
-    throw Error(fmt::format("train.tensor_slices = {} but model.autograd is true: it has no slices",
-                            job.train.tensor_slices));
+    throw Error(
+        fmt::format("train.tensor_slices = {} but model.autograd is true: it has no columns",
+                    job.train.tensor_slices));
   if (job.model.autograd) return make_gpt_reference(job);
 
   // Borders carry the type of the activations, which is that of the kernels.
@@ -49,7 +50,7 @@ Model make_gpt(const Job& job, const KernelsFor<A>& kernels) {
   if (sliced) {
     model.columns = static_cast<int>(job.train.tensor_slices);
     model.output_sliced = true;
-    model.blocks = gpt_slice_blocks(job, shape, kernels, rotary);
+    model.blocks = gpt_column_blocks(job, shape, kernels, rotary);
     return model;
   }
 

@@ -18,7 +18,7 @@ namespace tutti {
 
 /// Makes the model with activations of type A, on the processor where `kernels` run. With
 /// model.autograd it is the same model through ATen and autograd (gpt_reference.h), which uses
-/// none of the kernels. With train.tensor_slices it is made in that many columns (gpt_slices.h);
+/// none of the kernels. With train.tensor_slices it is made in that many columns (gpt_columns.h);
 /// "logits" is then a column's slice of them. Throws Error for sizes and names that do not make
 /// a GPT.
 template <class A>

@@ -1,20 +1,21 @@
 // A column's heads of the GPT's attention, or its hidden units of the mlp. Its output is a partial
 // sum, because the second layer is cut by its inputs (Megatron's row-parallel layer).
+#include "model/gpt/gpt_column_segments.h"
 #include "model/gpt/gpt_core.h"
-#include "model/gpt/gpt_slice_segments.h"
 
 namespace tutti {
 
 namespace {
 
 template <class A>
-class SliceBranch final : public Segment {
+class ColumnBranch final : public Segment {
  public:
-  SliceBranch(const GptSlice& slice, GptCorePtr<A> core) : slice_(slice), core_(std::move(core)) {}
+  ColumnBranch(const GptColumn& column, GptCorePtr<A> core)
+      : column_(column), core_(std::move(core)) {}
 
   std::string name() const override { return core_->shape.name(); }
-  std::vector<Border> inputs() const override { return {slice_.all_normed(), slice_.stream()}; }
-  std::vector<Border> outputs() const override { return {slice_.part(), slice_.passed_stream()}; }
+  std::vector<Border> inputs() const override { return {column_.all_normed(), column_.stream()}; }
+  std::vector<Border> outputs() const override { return {column_.part(), column_.passed_stream()}; }
   int64_t saved_bytes() const override {
     Carver saved, work;
     core_->memory(saved, work);
@@ -79,7 +80,7 @@ class SliceBranch final : public Segment {
     return core_->between({{core_->shape.first.bias, core_->shape.columns}}, memory);
   }
 
-  GptSlice slice_;
+  GptColumn column_;
   GptCorePtr<A> core_;
 };
 
@@ -88,21 +89,22 @@ class SliceBranch final : public Segment {
 // Columns do without the fused kernels, which round less often: the bits of sliced models are those
 // of a bias that is added to a rounded product.
 template <class A>
-std::unique_ptr<Segment> make_slice_attention(const GptSlice& slice, const KernelsFor<A>& kernels,
-                                              const RotaryTable& rotary) {
-  return std::make_unique<SliceBranch<A>>(
-      slice, gpt_attention_core(slice.whole, slice.slices, kernels, FusedFor<A>{}, rotary));
+std::unique_ptr<Segment> make_column_attention(const GptColumn& column,
+                                               const KernelsFor<A>& kernels,
+                                               const RotaryTable& rotary) {
+  return std::make_unique<ColumnBranch<A>>(
+      column, gpt_attention_core(column.whole, column.slices, kernels, FusedFor<A>{}, rotary));
 }
 template <class A>
-std::unique_ptr<Segment> make_slice_mlp(const GptSlice& slice, const KernelsFor<A>& kernels) {
-  return std::make_unique<SliceBranch<A>>(
-      slice, gpt_mlp_core(slice.whole, slice.slices, kernels, FusedFor<A>{}));
+std::unique_ptr<Segment> make_column_mlp(const GptColumn& column, const KernelsFor<A>& kernels) {
+  return std::make_unique<ColumnBranch<A>>(
+      column, gpt_mlp_core(column.whole, column.slices, kernels, FusedFor<A>{}));
 }
 
-#define TUTTI_MAKE(A)                                                                           \
-  template std::unique_ptr<Segment> make_slice_attention(const GptSlice&, const KernelsFor<A>&, \
-                                                         const RotaryTable&);                   \
-  template std::unique_ptr<Segment> make_slice_mlp(const GptSlice&, const KernelsFor<A>&);
+#define TUTTI_MAKE(A)                                                                             \
+  template std::unique_ptr<Segment> make_column_attention(const GptColumn&, const KernelsFor<A>&, \
+                                                          const RotaryTable&);                    \
+  template std::unique_ptr<Segment> make_column_mlp(const GptColumn&, const KernelsFor<A>&);
 TUTTI_FOR_ACTIVATIONS(TUTTI_MAKE)
 #undef TUTTI_MAKE
 

@@ -1,7 +1,7 @@
 // A column's first and last segments: the embedding of its tokens, positions, the logits of its
 // tokens, and the loss.
 #include "model/core/deferred.h"
-#include "model/gpt/gpt_slice_segments.h"
+#include "model/gpt/gpt_column_segments.h"
 
 namespace tutti {
 
@@ -10,23 +10,23 @@ namespace {
 // A table lookup for the column's part of the vocabulary. Tokens of other columns get zeros, so the
 // sum over columns is the whole lookup.
 template <class A>
-class SliceEmbed final : public Segment {
+class ColumnEmbed final : public Segment {
  public:
-  SliceEmbed(const GptSlice& slice, const KernelsFor<A>& kernels)
-      : slice_(slice), kernels_(kernels) {}
+  ColumnEmbed(const GptColumn& column, const KernelsFor<A>& kernels)
+      : column_(column), kernels_(kernels) {}
 
   std::string name() const override { return "embed"; }
-  std::vector<Border> inputs() const override { return {gpt_data(slice_.whole)[0]}; }
-  std::vector<Border> outputs() const override { return {slice_.part()}; }
+  std::vector<Border> inputs() const override { return {gpt_data(column_.whole)[0]}; }
+  std::vector<Border> outputs() const override { return {column_.part()}; }
   bool splits() const override { return true; }
   int64_t deferred_bytes() const override {
-    return slice_.whole.rows() * slice_.whole.width * static_cast<int64_t>(sizeof(A));
+    return column_.whole.rows() * column_.whole.width * static_cast<int64_t>(sizeof(A));
   }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
     kernels_.vocabulary.embed(ids(in[0]), floats(context.parameters, GptEmbedPlaces::kToken),
-                              floats(out[0]), slice_.whole.rows(), slice_.whole.width,
-                              slice_.first_token(), slice_.vocab());
+                              floats(out[0]), column_.whole.rows(), column_.whole.width,
+                              column_.first_token(), column_.vocab());
   }
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors) const override {
     weight_part(context, in, data<A>(grad_out[0]));
@@ -42,25 +42,25 @@ class SliceEmbed final : public Segment {
  private:
   void weight_part(const Context& context, Tensors in, const A* dpart) const {
     kernels_.vocabulary.embed_backward(
-        ids(in[0]), dpart, floats(context.gradients, GptEmbedPlaces::kToken), slice_.whole.rows(),
-        slice_.whole.width, slice_.first_token(), slice_.vocab());
+        ids(in[0]), dpart, floats(context.gradients, GptEmbedPlaces::kToken), column_.whole.rows(),
+        column_.whole.width, column_.first_token(), column_.vocab());
   }
 
-  GptSlice slice_;
+  GptColumn column_;
   const KernelsFor<A>& kernels_;
 };
 
 template <class A>
-class SlicePosition final : public Segment {
+class ColumnPosition final : public Segment {
  public:
-  SlicePosition(const GptSlice& slice, const KernelsFor<A>& kernels)
-      : slice_(slice),
+  ColumnPosition(const GptColumn& column, const KernelsFor<A>& kernels)
+      : column_(column),
         kernels_(kernels),
-        place_(slice.whole.rotary ? GptPlace::kNone : GptEmbedPlaces::kPosition) {}
+        place_(column.whole.rotary ? GptPlace::kNone : GptEmbedPlaces::kPosition) {}
 
   std::string name() const override { return "position"; }
-  std::vector<Border> inputs() const override { return {slice_.part_rows()}; }
-  std::vector<Border> outputs() const override { return {slice_.stream()}; }
+  std::vector<Border> inputs() const override { return {column_.part_rows()}; }
+  std::vector<Border> outputs() const override { return {column_.stream()}; }
   bool splits() const override { return true; }
 
   // Only the table's gradient waits for the weight part; the input's is the output's
@@ -72,10 +72,10 @@ class SlicePosition final : public Segment {
   }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
-    const Dropout dropout = slice_.dropout(context.pass, GptDropoutSite::kEmbed);
+    const Dropout dropout = column_.dropout(context.pass, GptDropoutSite::kEmbed);
     kernels_.vocabulary.positions(data<A>(in[0]), floats(context.parameters, place_),
-                                  data<A>(out[0]), slice_.rows(), slice_.first_row(),
-                                  slice_.whole.length, slice_.whole.width, &dropout);
+                                  data<A>(out[0]), column_.rows(), column_.first_row(),
+                                  column_.whole.length, column_.whole.width, &dropout);
   }
   void backward(Context& context, Tensors, Tensors, Tensors grad_out,
                 Tensors grad_in) const override {
@@ -95,37 +95,37 @@ class SlicePosition final : public Segment {
   // The table of positions is shared, and each column adds the gradient of its rows; the kernel
   // writes the whole table, with zeros for other rows.
   SideGradients sides(Carver& memory) const {
-    return SideGradients({{place_, slice_.whole.length * slice_.whole.width}}, memory);
+    return SideGradients({{place_, column_.whole.length * column_.whole.width}}, memory);
   }
   void run_backward(const Context& context, const SideGradients& sides, Tensors grad_out,
                     Tensors grad_in) const {
-    const Dropout dropout = slice_.dropout(context.pass, GptDropoutSite::kEmbed);
+    const Dropout dropout = column_.dropout(context.pass, GptDropoutSite::kEmbed);
     kernels_.vocabulary.positions_backward(data<A>(grad_out[0]), data<A>(grad_in[0]), sides(place_),
-                                           slice_.rows(), slice_.first_row(), slice_.whole.length,
-                                           slice_.whole.width, &dropout);
+                                           column_.rows(), column_.first_row(),
+                                           column_.whole.length, column_.whole.width, &dropout);
   }
 
-  GptSlice slice_;
+  GptColumn column_;
   const KernelsFor<A>& kernels_;
   int place_;
 };
 
 template <class A>
-class SliceLogits final : public Segment {
+class ColumnLogits final : public Segment {
  public:
-  SliceLogits(const GptSlice& slice, const KernelsFor<A>& kernels)
-      : slice_(slice),
+  ColumnLogits(const GptColumn& column, const KernelsFor<A>& kernels)
+      : column_(column),
         kernels_(kernels),
-        place_(gpt_head_places(slice.whole).head),
-        rows_(slice.whole.rows()),
-        width_(slice.whole.width),
-        vocab_(slice.vocab()) {}
+        place_(gpt_head_places(column.whole).head),
+        rows_(column.whole.rows()),
+        width_(column.whole.width),
+        vocab_(column.vocab()) {}
 
   std::string name() const override { return "logits"; }
   std::vector<Border> inputs() const override {
-    return {slice_.all_normed(), gpt_data(slice_.whole)[1]};
+    return {column_.all_normed(), gpt_data(column_.whole)[1]};
   }
-  std::vector<Border> outputs() const override { return {slice_.logits(), slice_.statistics()}; }
+  std::vector<Border> outputs() const override { return {column_.logits(), column_.statistics()}; }
 
   int64_t work_bytes() const override {
     Carver memory;
@@ -149,7 +149,7 @@ class SliceLogits final : public Segment {
                        width_, scratch(context));
     if (const float* bias = floats(context.parameters, place_.bias))
       kernels_.add_bias(logits, bias, rows_, vocab_);
-    kernels_.vocabulary.statistics(logits, ids(in[1]), floats(out[1]), rows_, slice_.first_token(),
+    kernels_.vocabulary.statistics(logits, ids(in[1]), floats(out[1]), rows_, column_.first_token(),
                                    vocab_);
   }
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out,
@@ -185,21 +185,21 @@ class SliceLogits final : public Segment {
                        width_, rows_, scratch(context));
   }
 
-  GptSlice slice_;
+  GptColumn column_;
   const KernelsFor<A>& kernels_;
   GptPlace place_;
   int64_t rows_, width_, vocab_;
 };
 
 template <class A>
-class SliceLoss final : public Segment {
+class ColumnLoss final : public Segment {
  public:
-  SliceLoss(const GptSlice& slice, const KernelsFor<A>& kernels)
-      : slice_(slice), kernels_(kernels), rows_(slice.whole.rows()) {}
+  ColumnLoss(const GptColumn& column, const KernelsFor<A>& kernels)
+      : column_(column), kernels_(kernels), rows_(column.whole.rows()) {}
 
   std::string name() const override { return "loss"; }
   std::vector<Border> inputs() const override {
-    return {slice_.logits(), slice_.all_statistics(), gpt_data(slice_.whole)[1]};
+    return {column_.logits(), column_.all_statistics(), gpt_data(column_.whole)[1]};
   }
   std::vector<Border> outputs() const override { return {gpt_loss()}; }
 
@@ -215,12 +215,12 @@ class SliceLoss final : public Segment {
     // Every column joins all statistics in the same order, so all have the same loss.
     kernels_.vocabulary.cross_entropy(
         floats(in[1]), ids(in[2]), Carver(context.saved).floats(rows_),
-        static_cast<double*>(out[0].data_ptr()), rows_, slice_.slices);
+        static_cast<double*>(out[0].data_ptr()), rows_, column_.slices);
   }
   void backward(Context& context, Tensors in, Tensors, Tensors, Tensors grad_in) const override {
     kernels_.vocabulary.cross_entropy_backward(
         data<A>(in[0]), ids(in[2]), Carver(context.saved).floats(rows_), context.loss_scale,
-        data<A>(grad_in[0]), rows_, slice_.first_token(), slice_.vocab());
+        data<A>(grad_in[0]), rows_, column_.first_token(), column_.vocab());
 
     // The gradient of the whole loss goes to the column's own logits directly, so none flows
     // through the statistics.
@@ -233,7 +233,7 @@ class SliceLoss final : public Segment {
   void backward_weight(Context&, Tensors, Tensors) const override {}
 
  private:
-  GptSlice slice_;
+  GptColumn column_;
   const KernelsFor<A>& kernels_;
   int64_t rows_;
 };
@@ -241,27 +241,28 @@ class SliceLoss final : public Segment {
 }  // namespace
 
 template <class A>
-std::unique_ptr<Segment> make_slice_embed(const GptSlice& slice, const KernelsFor<A>& kernels) {
-  return std::make_unique<SliceEmbed<A>>(slice, kernels);
+std::unique_ptr<Segment> make_column_embed(const GptColumn& column, const KernelsFor<A>& kernels) {
+  return std::make_unique<ColumnEmbed<A>>(column, kernels);
 }
 template <class A>
-std::unique_ptr<Segment> make_slice_position(const GptSlice& slice, const KernelsFor<A>& kernels) {
-  return std::make_unique<SlicePosition<A>>(slice, kernels);
+std::unique_ptr<Segment> make_column_position(const GptColumn& column,
+                                              const KernelsFor<A>& kernels) {
+  return std::make_unique<ColumnPosition<A>>(column, kernels);
 }
 template <class A>
-std::unique_ptr<Segment> make_slice_logits(const GptSlice& slice, const KernelsFor<A>& kernels) {
-  return std::make_unique<SliceLogits<A>>(slice, kernels);
+std::unique_ptr<Segment> make_column_logits(const GptColumn& column, const KernelsFor<A>& kernels) {
+  return std::make_unique<ColumnLogits<A>>(column, kernels);
 }
 template <class A>
-std::unique_ptr<Segment> make_slice_loss(const GptSlice& slice, const KernelsFor<A>& kernels) {
-  return std::make_unique<SliceLoss<A>>(slice, kernels);
+std::unique_ptr<Segment> make_column_loss(const GptColumn& column, const KernelsFor<A>& kernels) {
+  return std::make_unique<ColumnLoss<A>>(column, kernels);
 }
 
-#define TUTTI_MAKE(A)                                                                           \
-  template std::unique_ptr<Segment> make_slice_embed(const GptSlice&, const KernelsFor<A>&);    \
-  template std::unique_ptr<Segment> make_slice_position(const GptSlice&, const KernelsFor<A>&); \
-  template std::unique_ptr<Segment> make_slice_logits(const GptSlice&, const KernelsFor<A>&);   \
-  template std::unique_ptr<Segment> make_slice_loss(const GptSlice&, const KernelsFor<A>&);
+#define TUTTI_MAKE(A)                                                                             \
+  template std::unique_ptr<Segment> make_column_embed(const GptColumn&, const KernelsFor<A>&);    \
+  template std::unique_ptr<Segment> make_column_position(const GptColumn&, const KernelsFor<A>&); \
+  template std::unique_ptr<Segment> make_column_logits(const GptColumn&, const KernelsFor<A>&);   \
+  template std::unique_ptr<Segment> make_column_loss(const GptColumn&, const KernelsFor<A>&);
 TUTTI_FOR_ACTIVATIONS(TUTTI_MAKE)
 #undef TUTTI_MAKE
 

@@ -1,7 +1,7 @@
 // What a column of the GPT computes on its rows of the residual stream: norms, and sums with
 // dropout. This is Megatron's sequence parallelism: what works row by row is cut by rows.
 #include "model/core/deferred.h"
-#include "model/gpt/gpt_slice_segments.h"
+#include "model/gpt/gpt_column_segments.h"
 
 namespace tutti {
 
@@ -12,8 +12,8 @@ namespace {
 template <class A>
 class RowsNorm {
  public:
-  RowsNorm(const GptSlice& slice, const KernelsFor<A>& kernels, GptPlace place)
-      : lines_(slice.lines()), place_(place), norm_(lines_, kernels, place) {}
+  RowsNorm(const GptColumn& column, const KernelsFor<A>& kernels, GptPlace place)
+      : lines_(column.lines()), place_(place), norm_(lines_, kernels, place) {}
   RowsNorm(const RowsNorm&) = delete;
 
   bool exists() const { return place_.weight != GptPlace::kNone; }
@@ -50,17 +50,17 @@ class RowsNorm {
 };
 
 template <class A>
-class SliceNorm final : public Segment {
+class ColumnNorm final : public Segment {
  public:
-  SliceNorm(const GptSlice& slice, const KernelsFor<A>& kernels, std::string name, GptPlace place,
-            bool passes)
-      : slice_(slice), name_(std::move(name)), passes_(passes), norm_(slice, kernels, place) {}
+  ColumnNorm(const GptColumn& column, const KernelsFor<A>& kernels, std::string name,
+             GptPlace place, bool passes)
+      : column_(column), name_(std::move(name)), passes_(passes), norm_(column, kernels, place) {}
 
   std::string name() const override { return name_; }
-  std::vector<Border> inputs() const override { return {slice_.stream()}; }
+  std::vector<Border> inputs() const override { return {column_.stream()}; }
   std::vector<Border> outputs() const override {
-    if (!passes_) return {slice_.normed()};
-    return {slice_.normed(), slice_.passed_stream()};
+    if (!passes_) return {column_.normed()};
+    return {column_.normed(), column_.passed_stream()};
   }
   int64_t saved_bytes() const override { return norm_.saved_bytes(); }
   bool splits() const override { return true; }
@@ -101,31 +101,31 @@ class SliceNorm final : public Segment {
                    passes_ ? data<A>(grad_out[1]) : nullptr, data<A>(grad_in[0]));
   }
 
-  GptSlice slice_;
+  GptColumn column_;
   std::string name_;
   bool passes_;
   RowsNorm<A> norm_;
 };
 
 template <class A>
-class SliceJoin final : public Segment {
+class ColumnJoin final : public Segment {
  public:
-  SliceJoin(const GptSlice& slice, const KernelsFor<A>& kernels, std::string name, int bias,
-            GptDropoutSite site, GptPlace norm)
-      : slice_(slice),
+  ColumnJoin(const GptColumn& column, const KernelsFor<A>& kernels, std::string name, int bias,
+             GptDropoutSite site, GptPlace norm)
+      : column_(column),
         kernels_(kernels),
         name_(std::move(name)),
         bias_(bias),
         site_(site),
-        norm_(slice, kernels, norm) {}
+        norm_(column, kernels, norm) {}
 
   std::string name() const override { return name_; }
-  std::vector<Border> inputs() const override { return {slice_.part_rows(), slice_.stream()}; }
+  std::vector<Border> inputs() const override { return {column_.part_rows(), column_.stream()}; }
 
   // The last join of a block has no norm after it: the next block begins with its own.
   std::vector<Border> outputs() const override {
-    if (!norm_.exists()) return {slice_.stream()};
-    return {slice_.stream(), slice_.normed()};
+    if (!norm_.exists()) return {column_.stream()};
+    return {column_.stream(), column_.normed()};
   }
   int64_t saved_bytes() const override { return norm_.saved_bytes(); }
   bool splits() const override { return true; }
@@ -137,9 +137,9 @@ class SliceJoin final : public Segment {
 
   void forward(Context& context, Tensors in, Tensors out) const override {
     // The second layer's bias is added to the sum over columns, once.
-    const Dropout dropout = slice_.dropout(context.pass, site_);
+    const Dropout dropout = column_.dropout(context.pass, site_);
     kernels_.bias_residual(data<A>(in[0]), floats(context.parameters, bias_), data<A>(in[1]),
-                           data<A>(out[0]), slice_.rows(), slice_.whole.width, &dropout);
+                           data<A>(out[0]), column_.rows(), column_.whole.width, &dropout);
     if (norm_.exists()) norm_.forward(context, data<A>(out[0]), data<A>(out[1]));
   }
   void backward(Context& context, Tensors, Tensors out, Tensors grad_out,
@@ -158,7 +158,7 @@ class SliceJoin final : public Segment {
 
  private:
   SideGradients sides(Carver& memory) const {
-    SideGradients all({{bias_, slice_.whole.width}}, memory);
+    SideGradients all({{bias_, column_.whole.width}}, memory);
     norm_.add_to(all, memory);
     return all;
   }
@@ -179,12 +179,13 @@ class SliceJoin final : public Segment {
 
     // part gets the same gradient through dropout. Without dropout the kernel writes only the
     // bias's gradient, so it is copied.
-    const Dropout dropout = slice_.dropout(context.pass, site_);
-    kernels_.dropout_backward(dx, dpart, sides(bias_), slice_.rows(), slice_.whole.width, &dropout);
+    const Dropout dropout = column_.dropout(context.pass, site_);
+    kernels_.dropout_backward(dx, dpart, sides(bias_), column_.rows(), column_.whole.width,
+                              &dropout);
     if (dropout.rate == 0) defer(grad_in[1], dpart);
   }
 
-  GptSlice slice_;
+  GptColumn column_;
   const KernelsFor<A>& kernels_;
   std::string name_;
   int bias_;
@@ -195,22 +196,22 @@ class SliceJoin final : public Segment {
 }  // namespace
 
 template <class A>
-std::unique_ptr<Segment> make_slice_norm(const GptSlice& slice, const KernelsFor<A>& kernels,
-                                         const std::string& name, GptPlace norm, bool passes) {
-  return std::make_unique<SliceNorm<A>>(slice, kernels, name, norm, passes);
+std::unique_ptr<Segment> make_column_norm(const GptColumn& column, const KernelsFor<A>& kernels,
+                                          const std::string& name, GptPlace norm, bool passes) {
+  return std::make_unique<ColumnNorm<A>>(column, kernels, name, norm, passes);
 }
 template <class A>
-std::unique_ptr<Segment> make_slice_join(const GptSlice& slice, const KernelsFor<A>& kernels,
-                                         const std::string& name, int bias, GptDropoutSite site,
-                                         GptPlace norm) {
-  return std::make_unique<SliceJoin<A>>(slice, kernels, name, bias, site, norm);
+std::unique_ptr<Segment> make_column_join(const GptColumn& column, const KernelsFor<A>& kernels,
+                                          const std::string& name, int bias, GptDropoutSite site,
+                                          GptPlace norm) {
+  return std::make_unique<ColumnJoin<A>>(column, kernels, name, bias, site, norm);
 }
 
-#define TUTTI_MAKE(A)                                                                      \
-  template std::unique_ptr<Segment> make_slice_norm(const GptSlice&, const KernelsFor<A>&, \
-                                                    const std::string&, GptPlace, bool);   \
-  template std::unique_ptr<Segment> make_slice_join(                                       \
-      const GptSlice&, const KernelsFor<A>&, const std::string&, int, GptDropoutSite, GptPlace);
+#define TUTTI_MAKE(A)                                                                        \
+  template std::unique_ptr<Segment> make_column_norm(const GptColumn&, const KernelsFor<A>&, \
+                                                     const std::string&, GptPlace, bool);    \
+  template std::unique_ptr<Segment> make_column_join(                                        \
+      const GptColumn&, const KernelsFor<A>&, const std::string&, int, GptDropoutSite, GptPlace);
 TUTTI_FOR_ACTIVATIONS(TUTTI_MAKE)
 #undef TUTTI_MAKE
 

@@ -1,11 +1,11 @@
 // Cuts the GPT's parameters and puts the columns together.
-#include "model/gpt/gpt_slices.h"
+#include "model/gpt/gpt_columns.h"
 
 #include <fmt/ranges.h>
 
 #include "base/error.h"
 #include "model/core/column_block.h"
-#include "model/gpt/gpt_slice_segments.h"
+#include "model/gpt/gpt_column_segments.h"
 
 namespace tutti {
 
@@ -22,7 +22,7 @@ size_t cut_dim(const std::string& name) {
 }
 
 /// A column's block: its part of every parameter.
-Block slice_block(const Block& whole, int64_t slices, int64_t column) {
+Block cut_block(const Block& whole, int64_t slices, int64_t column) {
   Block block;
   block.name = column_name(whole.name, column);
   for (Parameter parameter : whole.parameters) {
@@ -56,7 +56,7 @@ void check(const Job& job, const GptShape& shape, const KernelsFor<A>& kernels) 
   cut("model.vocab", shape.vocab);
   cut("train.micro_batch_size x model.context", shape.rows());
 
-  // The loss is joined of statistics of slices, which suffice for the plain one alone.
+  // The loss is joined of the columns' statistics, which suffice for the plain one alone.
   if (!plain_cross_entropy(job.loss))
     faults.push_back(
         fmt::format("train.tensor_slices = {} needs loss.kind = \"cross-entropy\" without "
@@ -74,14 +74,14 @@ void check(const Job& job, const GptShape& shape, const KernelsFor<A>& kernels) 
 
 }  // namespace
 
-GptShape GptSlice::lines() const {
+GptShape GptColumn::lines() const {
   GptShape shape = whole;
   shape.batch = rows();
   shape.length = 1;
   return shape;
 }
 
-Dropout GptSlice::dropout(const Pass& pass, GptDropoutSite site) const {
+Dropout GptColumn::dropout(const Pass& pass, GptDropoutSite site) const {
   // Rows draw what they draw in the whole model: keyed by its block and their place in it.
   Dropout dropout = gpt_dropout(whole, pass, site);
   dropout.block = static_cast<uint32_t>(pass.block / slices);  // the layer: the whole model's block
@@ -90,33 +90,33 @@ Dropout GptSlice::dropout(const Pass& pass, GptDropoutSite site) const {
 }
 
 // Borders: what one segment puts out and how the next one reads it must fit by Exchange's rules.
-Border GptSlice::stream() const { return {"x", {rows(), whole.width}, whole.type}; }
-Border GptSlice::normed() const {
+Border GptColumn::stream() const { return {"x", {rows(), whole.width}, whole.type}; }
+Border GptColumn::normed() const {
   return {"normed", {rows(), whole.width}, whole.type, Exchange::kGather};
 }
-Border GptSlice::all_normed() const { return {"normed", {whole.rows(), whole.width}, whole.type}; }
-Border GptSlice::part() const {
+Border GptColumn::all_normed() const { return {"normed", {whole.rows(), whole.width}, whole.type}; }
+Border GptColumn::part() const {
   return {"part", {whole.rows(), whole.width}, at::kFloat, Exchange::kScatter};
 }
-Border GptSlice::part_rows() const { return {"part", {rows(), whole.width}, whole.type}; }
-Border GptSlice::passed_stream() const {
+Border GptColumn::part_rows() const { return {"part", {rows(), whole.width}, whole.type}; }
+Border GptColumn::passed_stream() const {
   Border border = stream();
   border.same_as = border.name;
   return border;
 }
-Border GptSlice::logits() const {
+Border GptColumn::logits() const {
   return {"logits", {whole.batch, whole.length, vocab()}, whole.type};
 }
-Border GptSlice::statistics() const {
+Border GptColumn::statistics() const {
   return {"statistics", {whole.rows(), kStatistics}, at::kFloat, Exchange::kGather};
 }
-Border GptSlice::all_statistics() const {
+Border GptColumn::all_statistics() const {
   return {"statistics", {slices, whole.rows(), kStatistics}, at::kFloat};
 }
 
 template <class A>
-std::vector<Block> gpt_slice_blocks(const Job& job, const GptShape& shape,
-                                    const KernelsFor<A>& kernels, const RotaryTable& rotary) {
+std::vector<Block> gpt_column_blocks(const Job& job, const GptShape& shape,
+                                     const KernelsFor<A>& kernels, const RotaryTable& rotary) {
   check(job, shape, kernels);
   const int64_t slices = job.train.tensor_slices;
 
@@ -125,38 +125,38 @@ std::vector<Block> gpt_slice_blocks(const Job& job, const GptShape& shape,
   const GptLayerPlaces layer = gpt_layer_places(shape);
   std::vector<Block> blocks;
   for (size_t i = 0; i < whole.size(); ++i) {
-    for (int64_t column = 0; column < slices; ++column) {
-      const GptSlice slice{shape, slices, column};
-      Block& block = blocks.emplace_back(slice_block(whole[i], slices, column));
+    for (int64_t c = 0; c < slices; ++c) {
+      const GptColumn column{shape, slices, c};
+      Block& block = blocks.emplace_back(cut_block(whole[i], slices, c));
 
-      // The segments of gpt_slices.h, in that order.
+      // The segments of gpt_columns.h, in that order.
       const auto add = [&](std::unique_ptr<Segment> segment) {
         block.segments.push_back(std::move(segment));
       };
       if (i == 0) {
-        add(make_slice_embed(slice, kernels));
-        add(make_slice_position(slice, kernels));
+        add(make_column_embed(column, kernels));
+        add(make_column_position(column, kernels));
       } else if (i + 1 < whole.size()) {
-        add(make_slice_norm(slice, kernels, "norm1", layer.norm1, true));
-        add(make_slice_attention(slice, kernels, rotary));
-        add(make_slice_join(slice, kernels, "join1", layer.proj.bias, GptDropoutSite::kAttention,
-                            layer.norm2));
-        add(make_slice_mlp(slice, kernels));
-        add(make_slice_join(slice, kernels, "join2", layer.fc2.bias, GptDropoutSite::kMlp,
-                            GptPlace{}));
+        add(make_column_norm(column, kernels, "norm1", layer.norm1, true));
+        add(make_column_attention(column, kernels, rotary));
+        add(make_column_join(column, kernels, "join1", layer.proj.bias, GptDropoutSite::kAttention,
+                             layer.norm2));
+        add(make_column_mlp(column, kernels));
+        add(make_column_join(column, kernels, "join2", layer.fc2.bias, GptDropoutSite::kMlp,
+                             GptPlace{}));
       } else {
-        add(make_slice_norm(slice, kernels, "norm", gpt_head_places(shape).norm, false));
-        add(make_slice_logits(slice, kernels));
-        add(make_slice_loss(slice, kernels));
+        add(make_column_norm(column, kernels, "norm", gpt_head_places(shape).norm, false));
+        add(make_column_logits(column, kernels));
+        add(make_column_loss(column, kernels));
       }
     }
   }
   return blocks;
 }
 
-#define TUTTI_MAKE(A)                                                                             \
-  template std::vector<Block> gpt_slice_blocks(const Job&, const GptShape&, const KernelsFor<A>&, \
-                                               const RotaryTable&);
+#define TUTTI_MAKE(A)                                                                              \
+  template std::vector<Block> gpt_column_blocks(const Job&, const GptShape&, const KernelsFor<A>&, \
+                                                const RotaryTable&);
 TUTTI_FOR_ACTIVATIONS(TUTTI_MAKE)
 #undef TUTTI_MAKE
 

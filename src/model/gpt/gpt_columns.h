@@ -31,7 +31,7 @@ namespace tutti {
 /// Makes all blocks, layer by layer and within a layer column by column. Throws Error with every
 /// reason why the model cannot be cut.
 template <class A>
-std::vector<Block> gpt_slice_blocks(const Job& job, const GptShape& shape,
-                                    const KernelsFor<A>& kernels, const RotaryTable& rotary);
+std::vector<Block> gpt_column_blocks(const Job& job, const GptShape& shape,
+                                     const KernelsFor<A>& kernels, const RotaryTable& rotary);
 
 }  // namespace tutti

@@ -1,6 +1,6 @@
 // The core of a branch: what the GPT's attention and MLP compute between a norm and the residual
 // stream. It is written once for the whole model (gpt_branch.cc) and for a column of it
-// (gpt_slice_branch.cc). Each is two linear layers with a middle:
+// (gpt_column_branch.cc). Each is two linear layers with a middle:
 //   [rows, width] -> first -> [rows, columns] -> middle -> [rows, inner] -> second -> [rows, width]
 //   attention: first is qkv, the middle mixes values head by head, second is proj
 //   mlp:       first is fc1, the middle is the activation, second is fc2

@@ -1,7 +1,7 @@
 // The GPT in columns against the whole one with the same weights. Tolerance: both are float32;
 // heads, hidden units and tokens are summed in other orders, over up to 128 terms and two layers
 // deep, as between the GPT and its twin: 2e-5 of a gradient's largest value.
-#include "model/gpt/gpt_slices.h"
+#include "model/gpt/gpt_columns.h"
 
 #include <functional>
 
@@ -16,7 +16,7 @@ constexpr double kTolerance = 2e-5;
 
 Isa isa() { return supported(Isa::kAvx512) ? Isa::kAvx512 : Isa::kAvx2; }
 
-/// Four heads, and rows (3 samples of 24) that slices cut in the middle of a sample.
+/// Four heads, and rows (3 samples of 24) that columns cut in the middle of a sample.
 ModelConfig four_heads(ModelConfig c = small_gpt()) {
   c.heads = 4;
   c.vocab = 24;
@@ -28,10 +28,10 @@ ModelConfig four_heads_llama() {
   return c;
 }
 
-/// What column c of a sliced model has of a whole parameter (or its gradient), as gpt_slices.h
+/// What column c of a model in columns has of a whole parameter (or its gradient), as gpt_columns.h
 /// says.
-at::Tensor slice_of(const std::string& name, const at::Tensor& whole, const ModelConfig& config,
-                    int64_t slices, int64_t column) {
+at::Tensor part_of(const std::string& name, const at::Tensor& whole, const ModelConfig& config,
+                   int64_t slices, int64_t column) {
   const auto rows = [&](const at::Tensor& t) {
     const int64_t size = t.size(0) / slices;
     return t.narrow(0, column * size, size);
@@ -53,20 +53,20 @@ at::Tensor slice_of(const std::string& name, const at::Tensor& whole, const Mode
   return whole;
 }
 
-class SlicedCase : public ColumnsCase {
+class GptColumnsCase : public ColumnsCase {
  public:
   /// It has the weights and data of `whole`.
-  SlicedCase(const Job& job, int64_t slices, const GptCase& whole, Isa isa,
-             MatmulKind matmul = MatmulKind::kOwn)
-      : SlicedCase(job, slices, whole, kernels(isa, matmul)) {}
+  GptColumnsCase(const Job& job, int64_t slices, const GptCase& whole, Isa isa,
+                 MatmulKind matmul = MatmulKind::kOwn)
+      : GptColumnsCase(job, slices, whole, kernels(isa, matmul)) {}
   /// The table must outlive it.
-  SlicedCase(const Job& job, int64_t slices, const GptCase& whole, const Kernels& table)
+  GptColumnsCase(const Job& job, int64_t slices, const GptCase& whole, const Kernels& table)
       : ColumnsCase(make_gpt(with(job, slices), table)), config(job.model), slices(slices) {
     data = whole.data;
     each([&](int block, const ParameterShape& p, const std::string& name, int unsliced,
              const ParameterShape& q) {
       const at::Tensor values = whole.values[unsliced].narrow(0, q.offset, q.size).view(q.dims);
-      value(block, p).copy_(slice_of(name, values, config, slices, block % slices));
+      value(block, p).copy_(part_of(name, values, config, slices, block % slices));
     });
   }
 
@@ -76,7 +76,7 @@ class SlicedCase : public ColumnsCase {
       at::Tensor sum = whole.gradients[unsliced].narrow(0, q.offset, q.size).clone();
       for (const int64_t extra : q.extra_gradients)
         sum += whole.gradients[unsliced].narrow(0, extra, q.size);
-      const at::Tensor expected = slice_of(name, sum.view(q.dims), config, slices, block % slices);
+      const at::Tensor expected = part_of(name, sum.view(q.dims), config, slices, block % slices);
       const double top = sum.abs().max().item<double>();
       const double worst = (total_gradient(block, p) - expected).abs().max().item<double>();
       EXPECT_LT(worst / top, kTolerance) << p.name;
@@ -116,13 +116,13 @@ void compare(const ModelConfig& config, int64_t slices, Isa isa,
   SCOPED_TRACE(slices);
   const Job job = gpt_job(config, GptCase::kBatch);
   GptCase whole(job, isa, matmul);
-  SlicedCase sliced(job, slices, whole, isa, matmul);
-  const Loss a = sliced.forward(), b = whole.forward();
+  GptColumnsCase columns(job, slices, whole, isa, matmul);
+  const Loss a = columns.forward(), b = whole.forward();
   EXPECT_NEAR(a.sum / b.sum, 1, 2e-6);
   EXPECT_EQ(a.count, b.count);
   whole.backward();
-  sliced.backward();
-  sliced.expect_gradients_of(whole);
+  columns.backward();
+  columns.expect_gradients_of(whole);
 }
 
 void compare_all(const ModelConfig& config) {
@@ -133,15 +133,15 @@ void compare_all(const ModelConfig& config) {
   }
 }
 
-TEST(GptSlices, ComputeWhatTheWholeModelDoes) { compare_all(four_heads()); }
+TEST(GptColumns, ComputeWhatTheWholeModelDoes) { compare_all(four_heads()); }
 
-TEST(GptSlices, ComputeWhatTheWholeModelDoesTied) {
+TEST(GptColumns, ComputeWhatTheWholeModelDoesTied) {
   ModelConfig c = four_heads();
   c.tied = true;
   compare_all(c);
 }
 
-TEST(GptSlices, ComputeWhatTheWholeLlamaDoes) {
+TEST(GptColumns, ComputeWhatTheWholeLlamaDoes) {
   compare_all(four_heads_llama());
   ModelConfig c = four_heads(small_llama());
   c.kv_heads = 2;
@@ -149,7 +149,7 @@ TEST(GptSlices, ComputeWhatTheWholeLlamaDoes) {
   compare(c, 2, isa());
 }
 
-TEST(GptSlices, DrawTheWholeModelsDropout) {
+TEST(GptColumns, DrawTheWholeModelsDropout) {
   ModelConfig c = four_heads();
   c.dropout = 0.2;
   compare_all(c);
@@ -158,7 +158,7 @@ TEST(GptSlices, DrawTheWholeModelsDropout) {
   compare_all(c);
 }
 
-TEST(GptSlices, MayBeThreeOfOddSizes) {
+TEST(GptColumns, MayBeThreeOfOddSizes) {
   ModelConfig c = four_heads();
   c.heads = 3;
   c.width = 42;
@@ -176,7 +176,7 @@ struct Option {
 };
 
 // Every set of six options in two columns of one layer, at sizes that are no multiples of a vector.
-TEST(GptSlices, ComputeWhatTheWholeModelDoesInEveryCombinationOfOptions) {
+TEST(GptColumns, ComputeWhatTheWholeModelDoesInEveryCombinationOfOptions) {
   const std::vector<Option> options = {
       {"rotary", [](ModelConfig& c) { c.positions = Positions::kRotary; }},
       {"rms", [](ModelConfig& c) { c.norm = NormKind::kRms; }},
@@ -202,18 +202,18 @@ TEST(GptSlices, ComputeWhatTheWholeModelDoesInEveryCombinationOfOptions) {
   }
 }
 
-TEST(GptSlices, LeaveNothingForTargetsBelowZero) {
+TEST(GptColumns, LeaveNothingForTargetsBelowZero) {
   const Job job = gpt_job(four_heads(), GptCase::kBatch);
   GptCase whole(job, isa());
   whole.targets.fill_(-1);
-  SlicedCase sliced(job, 2, whole, isa());
-  const Loss loss = sliced.forward();
+  GptColumnsCase columns(job, 2, whole, isa());
+  const Loss loss = columns.forward();
   EXPECT_EQ(loss.sum, 0);
   EXPECT_EQ(loss.count, 0);
-  sliced.backward();
-  for (size_t b = 0; b < sliced.shape.blocks.size(); ++b)
-    for (const ParameterShape& p : sliced.shape.blocks[b].parameters)
-      EXPECT_EQ(sliced.total_gradient(static_cast<int>(b), p).abs().max().item<float>(), 0)
+  columns.backward();
+  for (size_t b = 0; b < columns.shape.blocks.size(); ++b)
+    for (const ParameterShape& p : columns.shape.blocks[b].parameters)
+      EXPECT_EQ(columns.total_gradient(static_cast<int>(b), p).abs().max().item<float>(), 0)
           << p.name;
 }
 
@@ -226,20 +226,20 @@ void expect_slopes(ModelConfig c) {
   c.vocab = 6;
   const Job job = gpt_job(c, GptCase::kBatch);
   const GptCase whole(job, isa());
-  SlicedCase sliced(job, 2, whole, isa());
-  sliced.forward();
-  sliced.backward();
-  for (size_t b = 0; b < sliced.shape.blocks.size(); ++b) {
-    for (const ParameterShape& p : sliced.shape.blocks[b].parameters) {
-      const at::Tensor gradient = sliced.total_gradient(static_cast<int>(b), p).view({-1});
+  GptColumnsCase columns(job, 2, whole, isa());
+  columns.forward();
+  columns.backward();
+  for (size_t b = 0; b < columns.shape.blocks.size(); ++b) {
+    for (const ParameterShape& p : columns.shape.blocks[b].parameters) {
+      const at::Tensor gradient = columns.total_gradient(static_cast<int>(b), p).view({-1});
       const double top = std::max(0.5, gradient.abs().max().item<double>());
       for (int64_t i = 0; i < p.size; i += std::max<int64_t>(1, p.size / 5)) {
-        float& value = sliced.values[b].mutable_data_ptr<float>()[p.offset + i];
+        float& value = columns.values[b].mutable_data_ptr<float>()[p.offset + i];
         const float kept = value;
         value = kept + 1e-2f;
-        const double up = sliced.forward().sum;
+        const double up = columns.forward().sum;
         value = kept - 1e-2f;
-        const double down = sliced.forward().sum;
+        const double down = columns.forward().sum;
         value = kept;
         EXPECT_NEAR((up - down) / 2e-2 / top, gradient[i].item<double>() / top, 1e-2)
             << p.name << " " << i;
@@ -248,21 +248,21 @@ void expect_slopes(ModelConfig c) {
   }
 }
 
-TEST(GptSlices, HaveGradientsThatAreTheSlopeOfTheLoss) {
+TEST(GptColumns, HaveGradientsThatAreTheSlopeOfTheLoss) {
   expect_slopes(small_gpt());
   ModelConfig c = small_llama();
   c.tied = true;
   expect_slopes(c);
 }
 
-TEST(GptSlices, GiveEqualBitsAgainAndInTwoParts) {
+TEST(GptColumns, GiveEqualBitsAgainAndInTwoParts) {
   for (ModelConfig c : {four_heads(), four_heads_llama()}) {
     for (const double dropout : {0.0, 0.1}) {
       c.dropout = dropout;
       c.tied = dropout == 0;
       const Job job = gpt_job(c, GptCase::kBatch);
       const GptCase whole(job, isa());
-      SlicedCase once(job, 2, whole, isa()), parts(job, 2, whole, isa());
+      GptColumnsCase once(job, 2, whole, isa()), parts(job, 2, whole, isa());
       EXPECT_EQ(once.forward().sum, parts.forward().sum);
       once.backward();
       parts.backward(true);
@@ -272,7 +272,7 @@ TEST(GptSlices, GiveEqualBitsAgainAndInTwoParts) {
   }
 }
 
-TEST(GptSlices, LeaveTheFusedKernelsToTheWholeModel) {
+TEST(GptColumns, LeaveTheFusedKernelsToTheWholeModel) {
   static int calls = 0;
   const auto refuse = [](auto...) {
     ++calls;
@@ -282,16 +282,16 @@ TEST(GptSlices, LeaveTheFusedKernelsToTheWholeModel) {
   table.fused = {refuse, refuse, refuse};
   const Job job = gpt_job(four_heads(), GptCase::kBatch);
   GptCase whole(job, table);
-  SlicedCase sliced(job, 2, whole, table);
-  sliced.forward();
-  sliced.backward();
+  GptColumnsCase columns(job, 2, whole, table);
+  columns.forward();
+  columns.backward();
   EXPECT_EQ(calls, 0);
   whole.forward();
   whole.backward();
   EXPECT_EQ(calls, job.model.layers * 5);  // four linear layers forward, and the activation back
 }
 
-TEST(GptSlices, ShareWhatIsAddedToRowsAndCutTheRest) {
+TEST(GptColumns, ShareWhatIsAddedToRowsAndCutTheRest) {
   ModelConfig c = four_heads();
   c.tied = true;
   Job job = gpt_job(c, 2);
@@ -319,7 +319,7 @@ TEST(GptSlices, ShareWhatIsAddedToRowsAndCutTheRest) {
             describe(make_gpt(job, kernels(isa()))).parameter_count());
 }
 
-TEST(GptSlices, DrawTheirFirstValuesWithTheWholeMatrixsDeviation) {
+TEST(GptColumns, DrawTheirFirstValuesWithTheWholeMatrixsDeviation) {
   ModelConfig c = four_heads();
   c.width = 128;
   c.init = InitKind::kHeNormal;
@@ -334,7 +334,7 @@ TEST(GptSlices, DrawTheirFirstValuesWithTheWholeMatrixsDeviation) {
   EXPECT_NEAR(values.std().item<double>(), std::sqrt(2.0 / 512), 0.02 * std::sqrt(2.0 / 512));
 }
 
-TEST(GptSlices, RefuseWhatCannotBeCut) {
+TEST(GptColumns, RefuseWhatCannotBeCut) {
   const auto message = [](auto change) {
     Job job = gpt_job(four_heads(), 3);
     job.train.tensor_slices = 2;
@@ -362,10 +362,10 @@ TEST(GptSlices, RefuseWhatCannotBeCut) {
       message([](Job& job) { job.loss.label_smoothing = 0.1; }),
       "train.tensor_slices = 2 needs loss.kind = \"cross-entropy\" without smoothing and weights");
   EXPECT_EQ(message([](Job& job) { job.model.autograd = true; }),
-            "train.tensor_slices = 2 but model.autograd is true: it has no slices");
+            "train.tensor_slices = 2 but model.autograd is true: it has no columns");
 }
 
-TEST(GptSlices, RefuseADeviceWithoutTheirKernels) {
+TEST(GptColumns, RefuseADeviceWithoutTheirKernels) {
   Job job = gpt_job(four_heads(), 2);
   job.train.tensor_slices = 2;
   job.numerics.device = DeviceKind::kCuda;
@@ -377,8 +377,7 @@ TEST(GptSlices, RefuseADeviceWithoutTheirKernels) {
   } catch (const Error& e) {
     EXPECT_STREQ(e.what(),
                  "train.tensor_slices = 2 but numerics.device = \"cuda\" has no kernels for "
-                 "slices of a "
-                 "vocabulary");
+                 "slices of a vocabulary");
   }
 }
 
