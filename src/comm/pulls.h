@@ -37,8 +37,6 @@
 
 namespace tutti {
 
-static_assert(kWindowFlags <= Transport::kFlags);
-
 /// How a transfer is known: the id of its instructions, which its messages carry; the parcel whose
 /// flags it raises; and its name in errors.
 struct TransferName {

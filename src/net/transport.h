@@ -10,11 +10,10 @@
 //              as with MPI's windows. Alongside it, every rank has counters that it raises and the
 //              others can wait for. Where there is no window (tcp), window() is empty and peers
 //              exchange messages.
-//   failure    a wait throws CommError when its patience ends, when the peer's connection is lost, or
-//              when the run is cancelled, naming peer, tag and time waited. After a throw the
+//   failure    a wait throws CommError when its patience ends, when the peer's connection is lost,
+//              or when the run is cancelled, naming peer, tag and time waited. After a throw the
 //              transport can only be destroyed, no span is touched any more, and every other wait
-//              throws too.
-//              A rank that destroys its transport ends the waits for it.
+//              throws too. A rank that destroys its transport ends the waits for it.
 //   epochs     every message carries run, epoch and plan hash; one of another run, epoch or plan is
 //              dropped and counted.
 //   threads    all methods may be called from any thread. Destruction waits for no other rank.
@@ -80,8 +79,8 @@ class Transport {
   virtual std::shared_ptr<Window> held_window() { return nullptr; }
   /// A peer's window for reading (mine too); empty where it cannot be reached.
   virtual std::span<const std::byte> window_of(int /*peer*/) const { return {}; }
-  /// Raises my counter `index` (0 <= index < kFlags) to `value` (release) and wakes whoever waits
-  /// for it. Only for transports with windows.
+  /// Raises my counter `index` (0 <= index < kWindowFlags, see plan/ir/window_flags.h) to `value`
+  /// (release) and wakes whoever waits for it. Only for transports with windows.
   virtual void raise(int index, uint64_t value);
   /// Blocks until the peer's counter `index` is at least `value` (acquire). Errors name `what`.
   virtual void await(int peer, int index, uint64_t value, Patience patience, std::string_view what);
@@ -95,8 +94,6 @@ class Transport {
   virtual uint64_t sent_bytes(int peer) const = 0;
   /// Messages dropped because they belonged to another run, epoch or plan.
   virtual uint64_t dropped() const = 0;
-
-  static constexpr int kFlags = 4096;  ///< counters per rank
 };
 
 }  // namespace tutti

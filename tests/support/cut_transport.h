@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/channels.h"
 #include "net/transport.h"
+#include "plan/ir/tags.h"
 
 namespace tutti::testing_support {
 

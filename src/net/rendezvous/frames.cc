@@ -15,10 +15,14 @@ namespace tutti {
 namespace {
 
 constexpr uint32_t kMagic = 0x54545246;
+// No card comes near these. They end a stream that has lost its frames before it makes this process
+// take memory.
 constexpr size_t kMaxFds = 64;
 constexpr uint32_t kMaxGroup = 1 << 20;
 constexpr uint64_t kMaxBytes = uint64_t{1} << 32;
 
+// A call that a signal interrupted counts as well: the socket is still ready, so whoever waits for
+// it comes back at once.
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 // The descriptors that came with a message. They are owned from here on, whatever becomes of the
@@ -39,13 +43,16 @@ void take_fds(msghdr& message, std::vector<Fd>& fds) {
 
 FrameProgress FrameReader::read(int socket, Frame& frame) {
   while (true) {
-    const bool in_head = have_ < sizeof(Head);
     // The head comes first, then the group, then the bytes.
+    const bool in_head = have_ < sizeof(Head);
     const size_t group_end = sizeof(Head) + head_.group;
     const bool in_group = !in_head && have_ < group_end;
     const size_t want = in_head    ? sizeof(Head) - have_
                         : in_group ? group_end - have_
                                    : group_end + head_.bytes - have_;
+
+    // The frame is complete. One call fills one frame: the caller asks for the next when it has
+    // dealt with this one.
     if (!in_head && !in_group && want == 0) {
       if (partial_.fds.size() != head_.fds) {
         errno = EMFILE;  // the one reason for which the system drops descriptors that were sent
@@ -73,6 +80,7 @@ FrameProgress FrameReader::read(int socket, Frame& frame) {
     message.msg_control = control;
     message.msg_controllen = sizeof(control);
 
+    // Descriptors are closed in programs that this process executes.
     const ssize_t n = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0) {
       if (would_block()) return FrameProgress::kBlocked;
@@ -137,7 +145,8 @@ FrameProgress FrameWriter::write(int socket) {
       skip -= n;
     }
 
-    // A socket that takes no more now keeps the rest of the frame for later.
+    // Of a frame that the socket does not take whole, the rest follows in a later call. A reader
+    // that is gone is an answer and no SIGPIPE, which would end this process.
     const ssize_t n = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0) return would_block() ? FrameProgress::kBlocked : FrameProgress::kClosed;
     done_ += static_cast<size_t>(n);

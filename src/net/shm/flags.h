@@ -6,7 +6,7 @@
 #include <atomic>
 
 #include "base/wait.h"
-#include "net/transport.h"
+#include "plan/ir/window_flags.h"
 
 namespace tutti {
 
@@ -15,7 +15,7 @@ struct alignas(64) Flag {
   Signal signal;
 };
 
-using Flags = Flag[Transport::kFlags];
+using Flags = Flag[kWindowFlags];
 
 inline void raise_flag(Clock& clock, Flag& flag, uint64_t value) {
   flag.value.store(value, std::memory_order_release);

@@ -7,6 +7,9 @@
 // written by the thread that posts them, at once, which spares them a change of threads. What
 // posting threads touch, too (operations, inboxes, queues of sends, idle writers), is guarded by
 // the transport's lock; no socket is read or written under it, but for those small messages.
+//
+// The file is longer than most, because writing, reading and losing a peer work on the same
+// connections under the same rules for lock and thread, which can only be checked together.
 #include "net/tcp/tcp.h"
 
 #include <sys/epoll.h>

@@ -80,11 +80,6 @@ Fd listen_on(const std::string& host, int port) {
   return fd;
 }
 
-void tune(int socket) {
-  const int on = 1;
-  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-}
-
 /// A connection that was closed before it was admitted.
 struct Redial {
   Time at;
@@ -243,7 +238,10 @@ bool Connector::read_answer(Candidate& candidate, size_t bytes) {
 
 void Connector::admit(Candidate& candidate, int peer, int connection) {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, candidate.fd.get(), nullptr);
-  tune(candidate.fd.get());
+
+  // A small message must not wait for more to send with it.
+  const int on = 1;
+  ::setsockopt(candidate.fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   links_.sockets[peer][connection] = std::move(candidate.fd);
   --missing_;
 }

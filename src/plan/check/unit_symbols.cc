@@ -95,9 +95,9 @@ UnitSymbols::UnitSymbols(const Plan& plan, const ModelShape& model, const Orderi
   for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
     const BlockShape& block = model.blocks[u];
     Unit& unit = units_[u];
-    const auto add = [&](int writer, Range to, int64_t lies) {
+    const auto add = [&](int writer, Range to, int64_t stored) {
       const int parts = static_cast<int>(model.blocks[writer].segments.size());
-      unit.sources.push_back({writer, to, {lies, lies + to.size()}, unit.parts, parts});
+      unit.sources.push_back({writer, to, {stored, stored + to.size()}, unit.parts, parts});
       unit.parts += parts;
     };
 
@@ -202,7 +202,7 @@ void UnitSymbols::need_parameters(Place place) {
       const Range held = buffer(place.rank, p.buffer).range;
       const bool copy = !held.empty() && held.begin >= model_.blocks[p.unit].unit_size;
       if (version_over(place.rank, p.buffer, p.unit, BufferKind::kParameter,
-                       copy ? source.lies : source.to, 0))
+                       copy ? source.stored : source.to, 0))
         continue;
       faults_.add(place, fmt::format("'{}' does not hold this step's parameters of unit {}",
                                      buffer(place.rank, p.buffer).name, p.unit));
@@ -244,15 +244,15 @@ void UnitSymbols::write_gradients(Place place) {
                   fmt::format("'{}' is not for the gradient of unit {}", target.name, g.unit));
 
     for (const Source& source : units_[g.unit].sources) {
-      if (source.block != i.block || source.lies.empty()) continue;
-      if (source.lies.begin < held.begin || source.lies.end > held.end) {
+      if (source.block != i.block || source.stored.empty()) continue;
+      if (source.stored.begin < held.begin || source.stored.end > held.end) {
         faults_.add(place, fmt::format("'{}' has no room for the gradient of unit {}", target.name,
                                        g.unit));
         continue;
       }
-      h.cut(source.lies, std::vector<int>(units_[g.unit].parts, kUndefined));
+      h.cut(source.stored, std::vector<int>(units_[g.unit].parts, kUndefined));
       for (UnitPiece& piece : h.pieces) {
-        if (!overlap(piece.range, source.lies).empty())
+        if (!overlap(piece.range, source.stored).empty())
           piece.worth[source.first_part + i.segment] = term;
       }
     }

@@ -67,7 +67,7 @@ class UnitSymbols {
  private:
   struct Source {
     int block = 0;
-    Range to, lies;  ///< floats of the unit; where its gradient is in gradient space
+    Range to, stored;  ///< floats of the unit; where its gradient is in gradient space
     int first_part = 0, parts = 0;
   };
   struct Unit {

@@ -20,14 +20,16 @@ class Hasher {
     (add(values), ...);
   }
   uint64_t finish() {
-    // The first eight bytes, little-endian.
+    // The first eight bytes, little-endian. They are enough to find ranks that planned from
+    // different inputs, and fit into every message (net/transport.h).
     const Digest digest = sha_.finish();
     uint64_t value = 0;
     for (int i = 0; i < 8; ++i) value |= static_cast<uint64_t>(digest[i]) << (8 * i);
     return value;
   }
 
-  // What structs are made of: numbers, texts, lists, pairs.
+  // What structs are made of: numbers, texts, lists, pairs. Every number is fed as eight bytes, so
+  // the hash does not depend on how wide its type is.
   template <typename T>
     requires std::is_integral_v<T> || std::is_enum_v<T>
   void add(T value) {

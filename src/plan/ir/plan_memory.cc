@@ -22,7 +22,8 @@ MemoryForecast forecast_memory(const Program& program) {
 }
 
 int64_t window_bytes(const Program& program) {
-  // The window ends with its last buffer; between buffers it may have gaps.
+  // The window ends with its last buffer. Sizes are not added up, because each buffer begins on a
+  // page and there are gaps between them.
   int64_t bytes = 0;
   for (const Buffer& b : program.buffers)
     if (b.window) bytes = std::max(bytes, b.window_offset + b.bytes);

@@ -78,6 +78,7 @@ const char* role_name(OperandRole role) {
   return kNames[static_cast<size_t>(role)];
 }
 
+// Traces keep these names, and pictures of traces tell the compute queue from the others by them.
 const char* queue_name(QueueUse use) {
   static constexpr const char* kNames[kQueueUses] = {"compute",
                                                      "data",
@@ -162,7 +163,7 @@ bool contains(const std::vector<int>& list, int value) {
 std::string to_string(const Instruction& i) {
   std::string text = op_name(i.op);
 
-  // For ops on parameters and gradients, `block` means its unit.
+  // Ops on parameters and gradients work on a block's unit, whose number is the block's.
   const bool of_unit = i.op == Op::kUpdate || i.op == Op::kFold || i.op == Op::kReduce ||
                        i.op == Op::kNorm || i.op == Op::kGather || i.op == Op::kFetch ||
                        i.op == Op::kEvict;

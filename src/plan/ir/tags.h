@@ -3,7 +3,8 @@
 // share one, so all are dealt out here.
 //
 //   operations   what instructions have as their ids, each kind a range of its own; above the
-//                Reduces, channels and what else sends messages without being an instruction
+//                Reduces, channels and what else sends messages without being an instruction. What
+//                is numbered by micro-batch or rank, too, has the widest ranges
 //   flags        five for each parcel
 #pragma once
 
@@ -11,6 +12,7 @@
 #include <initializer_list>
 
 #include "plan/ir/program.h"
+#include "plan/ir/window_flags.h"
 
 namespace tutti {
 
@@ -92,8 +94,6 @@ constexpr bool is_id_of(Op op, uint32_t id) {
 /// each, and one says when what was borrowed of it may be written again.
 enum ParcelFlag { kSumReady, kSumTaken, kCopyReady, kUpdatedReady, kReleased, kParcelFlags };
 inline constexpr int flag_of(int parcel, ParcelFlag flag) { return parcel * kParcelFlags + flag; }
-/// Of a window; a transport has as many.
-inline constexpr int kWindowFlags = 4096;
 /// Parcels that have flags.
 inline constexpr int kFlaggedParcels = kWindowFlags / kParcelFlags;
 

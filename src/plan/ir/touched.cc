@@ -18,7 +18,8 @@ void add(std::vector<int>& list, const std::vector<int>& buffers) {
 Touched touched_by(const Instruction& i) {
   Touched a;
 
-  // Operands and additions say themselves how they are accessed.
+  // Operands and additions say themselves how they are accessed. What is borrowed is no buffer of
+  // this program: Acquire and Release keep its owner from writing there too early.
   for (const Operand& operand : i.operands) {
     if (operand.rank >= 0) continue;
     if (operand.access != Access::kWrite) add(a.reads, operand.buffer);
@@ -36,7 +37,7 @@ Touched touched_by(const Instruction& i) {
   add(a.reads, f.in);
   for (const UnitBuffer& p : f.parameters) add(a.reads, p.buffer);
   for (const UnitBuffer& g : f.gradients) add(a.writes, g.buffer);
-  add(a.writes, f.work);
+  add(a.writes, f.work);  // nobody reads it afterwards, but no two may use it at once
 
   // The rest depends on the op. A scatter adds up its inputs in place. Forward leaves what backward
   // needs. The last case is Backward, and all ops whose flow is empty.

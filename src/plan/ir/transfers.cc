@@ -14,7 +14,8 @@ size_t member_of(const SumTransfer& transfer, int rank) {
 }
 
 int64_t level_floats(const SumTransfer& transfer, const UnitSum& unit, int member) {
-  // In one round further sources are added at once, so they need no memory.
+  // Further sources are added after the last round, so their sums are kept until then. With one
+  // round they are added at once and need no memory.
   const Range slice = unit.slices[static_cast<size_t>(member)];
   int64_t floats = slice.size();
   for (size_t s = 1; transfer.rounds > 1 && s < unit.sources.size(); ++s)

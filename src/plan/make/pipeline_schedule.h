@@ -1,5 +1,5 @@
 // Pipeline schedules: in which order a stage works on the micro-batches of its replica. Pure
-// functions of small numbers; what the cells mean in instructions is plan/make/plan_mesh.cc's
+// functions of small numbers; what the cells mean in instructions is plan/make/rank_program.cc's
 // business.
 //
 //   P stages; v chunks per stage (interleaved: any number; zbv: 2; others: 1); m micro-batches
@@ -49,8 +49,8 @@ int stage_of(const std::string& schedule, int stages, int chunk);
 /// The same for callers that ask about many chunks and look the schedule up once.
 int stage_of(const PipelinePart& schedule, int stages, int chunk);
 /// The cells of every stage in their order, as published. If there are fewer micro-batches than a
-/// schedule wants (the table above), or a number that P does not divide, those that do not exist are
-/// left out of the order for the next number that suits.
+/// schedule wants (the table above), or a number that P does not divide, those that do not exist
+/// are left out of the order for the next number that suits.
 std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int stages, int chunks,
                                              int micro_batches);
 

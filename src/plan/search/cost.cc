@@ -1,16 +1,11 @@
-// How the seconds of a transfer come about:
-//
-//   windows    (inproc, shm) A rank reads where the others wrote. It pays for its own copies and
-//              sums at the memory's rate, and for two flags: "it is there" and "I have it".
-//   messages   (tcp, between hosts) One message comes from every peer, one after the other; then
-//              come the copies and sums.
+// What each kind of instruction costs, by the sizes of what it works on and the machine's prices
+// (plan/search/prices.h).
 #include "plan/search/cost.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 
-#include "base/error.h"
+#include "plan/search/prices.h"
 
 namespace tutti {
 
@@ -19,72 +14,6 @@ namespace {
 constexpr double kFloat = sizeof(float);
 /// Seconds that the executor itself takes per instruction: its events, the trace.
 constexpr double kInstruction = 2e-6;
-
-/// The rates of one machine as prices: seconds of a copy, a sum, an update, a message.
-class Prices {
- public:
-  explicit Prices(const CostOptions& options) : options_(options) {}
-
-  /// `bytes` are those read and those written, together.
-  double copy(double bytes) const { return bytes / c_.copy.alone; }
-  double fold(double bytes) const { return bytes / c_.fold.alone; }
-
-  /// The gradient is read, the parameter and every slot are read and written.
-  double update(double floats, int slots) const {
-    return floats * kFloat * (3 + 2 * slots) / c_.update.alone;
-  }
-  double tier(double bytes) const { return bytes / c_.tier; }
-
-  int host(int rank) const {
-    return options_.hosts.empty() ? 0 : options_.hosts[static_cast<size_t>(rank)];
-  }
-  const TransportRates& between(int a, int b) const {
-    return c_.rates_of(host(a) == host(b) ? options_.transport : kNetwork);
-  }
-  double message(int a, int b, double bytes) const { return message_seconds(between(a, b), bytes); }
-  /// Seconds until `bytes` from every peer are here, without the copies and sums made of them.
-  /// Windows of all peers become readable at once, so their flags cost as much as one peer's;
-  /// messages arrive one after the other.
-  double arrive(int rank, const std::vector<int>& peers, double bytes) const {
-    double seconds = 0, flag = 0;
-    for (int peer : peers) {
-      const TransportRates& rates = between(rank, peer);
-      if (rates.flag > 0) {
-        flag = 2 * rates.flag;
-      } else if (bytes > 0) {
-        seconds += message_seconds(rates, bytes);
-      }
-    }
-    return seconds + flag;
-  }
-  /// Seconds of a meeting of so many ranks in which each tells a few numbers, such as the vote: 64
-  /// bytes up and down a binary tree.
-  double meet(int ranks) const {
-    bool apart = false;
-    for (int host : options_.hosts) apart |= host != options_.hosts.front();
-    const TransportRates& rates = c_.rates_of(apart ? kNetwork : options_.transport);
-    return 2 * std::ceil(std::log2(std::max(ranks, 1))) * message_seconds(rates, 64);
-  }
-
-  /// The share of its speed alone that each of `active` queues of a host has left. For matmuls it
-  /// is measured for every number of cores at work; for memory it is a line between one core and
-  /// all of them. More queues than cores take turns.
-  double pace(Resource resource, int active) const {
-    const int at_once = std::clamp(active, 1, c_.cores);
-    double share = 0;
-    if (resource == Resource::kMatmul) {
-      share = c_.matmul[static_cast<size_t>(at_once - 1)] / c_.matmul.front();
-    } else {
-      const double part = c_.cores > 1 ? (at_once - 1.0) / (c_.cores - 1.0) : 0;
-      share = 1 + (c_.copy.all / c_.copy.alone - 1) * part;
-    }
-    return active > c_.cores ? share * c_.cores / active : share;
-  }
-
- private:
-  CostOptions options_;
-  const Calibration& c_ = options_.calibration;
-};
 
 /// Sizes of whole buffers, which may be larger than what an instruction uses of them.
 double bytes_of(const Program& program, const std::vector<int>& buffers) {

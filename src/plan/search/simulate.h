@@ -9,7 +9,7 @@
 //   cores      everything at work on a host is slowed by CostModel::pace; who waits takes nothing
 //
 // Who meets whom is found in the programs: instructions with one id and group. So some ranks may
-// stand for all.
+// stand for all (plan/search/roles.h).
 #pragma once
 
 #include <array>
@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "plan/ir/plan_memory.h"
-#include "plan/make/plan_mesh.h"
 #include "plan/search/cost.h"
 
 namespace tutti {
@@ -55,12 +54,5 @@ struct Simulation {
 /// an instruction when the programs wait for each other for ever.
 Simulation simulate(std::span<const Program> programs, const CostModel& cost,
                     std::span<const int> weights = {});
-
-/// The programs of data and tensor coordinate 0 of every stage, which stand for all ranks of their
-/// stage; the weights say for how many on their host.
-std::vector<Program> folded_programs(const ModelShape& model, const MeshOptions& options);
-std::vector<int> folded_weights(const MeshOptions& options, const CostModel& cost);
-Simulation simulate_folded(const ModelShape& model, const MeshOptions& options,
-                           const CostModel& cost);
 
 }  // namespace tutti

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "plan/make/pipeline_schedule.h"
 #include "plan/search/link_bytes.h"
+#include "plan/search/roles.h"
 #include "support/gpt_model_shape.h"
 
 namespace tutti {
@@ -191,7 +192,7 @@ TEST(Simulate, SchedulesHaveTheBubblesOfTheirFormulas) {
 }
 
 /// What stands for 256 ranks and what is all of them must be the same to the last bit.
-TEST(Simulate, FoldedAndUnfoldedAgreeExactlyOn256Ranks) {
+TEST(Simulate, OneRankOfEachRoleStandsForAll256Exactly) {
   struct Case {
     Mesh mesh;
     int zero;
@@ -223,13 +224,13 @@ TEST(Simulate, FoldedAndUnfoldedAgreeExactlyOn256Ranks) {
     cost.calibration = default_calibration(DeviceKind::kCpu, 8);
     cost.own_processors = c.own;
     const CostModel model_cost = mesh_cost(model, options, cost);
-    const Simulation folded = simulate_folded(model, options, model_cost);
+    const Simulation roles = simulate_roles(model, options, model_cost);
     const Plan plan = plan_mesh(model, options);
     const Simulation all = simulate(plan.programs, model_cost);
-    EXPECT_EQ(folded.seconds, all.seconds) << c.schedule << " zero " << c.zero;
-    for (size_t stage = 0; stage < folded.ranks.size(); ++stage) {
-      const RankSimulation &a = folded.ranks[stage],
-                           &b = all.ranks[static_cast<size_t>(folded.ranks[stage].rank)];
+    EXPECT_EQ(roles.seconds, all.seconds) << c.schedule << " zero " << c.zero;
+    for (size_t stage = 0; stage < roles.ranks.size(); ++stage) {
+      const RankSimulation &a = roles.ranks[stage],
+                           &b = all.ranks[static_cast<size_t>(roles.ranks[stage].rank)];
       EXPECT_EQ(a.busy, b.busy);
       EXPECT_EQ(a.bubble, b.bubble);
       EXPECT_EQ(a.exposed, b.exposed);
@@ -287,7 +288,7 @@ TEST(Simulate, SeventyBillionParametersOn4096RanksTakeSeconds) {
   cost.calibration = default_calibration(DeviceKind::kCuda, 1);
   cost.transport = "nccl";
   cost.own_processors = true;
-  const Simulation s = simulate_folded(model, options, mesh_cost(model, options, cost));
+  const Simulation s = simulate_roles(model, options, mesh_cost(model, options, cost));
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   EXPECT_LT(seconds, 10);
