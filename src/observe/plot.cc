@@ -1,15 +1,7 @@
 // The picture: axes and curves, with a legend next to them, or in columns below them if there are
-// many runs.
-//   colours    up to 8 runs have Okabe and Ito's; more have hues at equal distances, alternately
-//              darker and lighter, and lines in one of four patterns, so that neighbours in hue
-//              differ in both
-//   smoothing  the mean of up to k values on either side, applied twice; k is a fiftieth of the
-//              run. Near the start only as many as there are on the left are taken, so that the
-//              steep beginning of a curve is not flattened
-//   thinning   of every pixel column the first, lowest, highest and last point, which is all that a
-//              screen shows of them
-//   range      all smoothed and held-out values, and all original ones but the outermost
-//              hundredth on either side
+// many runs. Up to 8 runs have Okabe and Ito's colours; more have hues at equal distances,
+// alternately darker and lighter, and lines in one of four patterns, so that neighbours in hue
+// differ in both.
 #include "observe/plot.h"
 
 #include <fmt/format.h>
@@ -17,38 +9,30 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdint>
-#include <limits>
 #include <numbers>
 
 #include "base/text/svg.h"
+#include "observe/plot_values.h"
 
 namespace tutti {
 
+using namespace plot;
 using namespace svg;
 
 namespace {
 
-using Points = std::vector<std::pair<double, double>>;
-
 constexpr double kWidth = 1160, kLeft = 76, kTop = 64, kPlotHeight = 470,
                  kBottom = kTop + kPlotHeight;
 // where the plot ends on the right, with the legend next to it and below it
-constexpr double kBeside = 836, kBelow = 1136;
+constexpr double kNextTo = 836, kBelow = 1136;
 constexpr double kEntryWidth = 284, kEntryHeight = 48;  // of the legend
 constexpr size_t kNameWidth = 26;                       // characters
-constexpr double kLogarithmicFrom = 50;
 /// Okabe and Ito's colours, which are told apart with any kind of colour vision; their yellow, too
 /// light on white, is darkened.
 constexpr std::array<const char*, 8> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                  "#e69f00", "#56b4e9", "#8c7a00", "#3d3d3d"};
 // the first is a solid line
 constexpr std::array<const char*, 4> kPatterns = {"", "10 4", "2 4", "12 4 2 4"};
-
-/// How one run's lines look.
-struct Style {
-  std::string colour, pattern;
-};
 
 /// A colour from OKLCH, in which equal distances of hue look alike.
 std::string colour_of(double lightness, double chroma, double hue) {
@@ -80,169 +64,7 @@ std::string dashes(const Style& style) {
 }
 
 bool legend_below(size_t runs) { return runs > kColours.size(); }
-double right_of(size_t runs) { return legend_below(runs) ? kBelow : kBeside; }
-
-/// The points without those that no picture can show.
-Points drawable(const Points& points) {
-  Points kept;
-  for (const auto& [x, y] : points)
-    if (std::abs(x) < 1e100 && std::abs(y) < 1e100) kept.emplace_back(x, y);  // false for NaN
-  return kept;
-}
-
-/// Running means, applied twice. The sum of each window is made without subtractions, which would
-/// drown small values in the rounding of large ones: as a suffix sum of the window's older part
-/// plus a running sum of what came since.
-Points smoothed(Points points) {
-  const size_t n = points.size(), reach = n / 50;
-  if (reach == 0) return points;
-
-  double low = points[0].second, high = low;
-  for (const auto& [x, y] : points) low = std::min(low, y), high = std::max(high, y);
-  std::vector<double> values(n), older(n);
-  for (int twice = 0; twice < 2; ++twice) {
-    for (size_t i = 0; i < n; ++i) values[i] = points[i].second;
-
-    size_t border = 0, end = 0;  // ends of the older part and of the window
-    double newer = 0;
-    for (size_t i = 0; i < n; ++i) {
-      const size_t k = std::min(i, reach), begin = i - k;
-      for (; end < std::min(n, i + k + 1); ++end) newer += values[end];
-
-      // The older part is used up: all of the window becomes the older part, with its suffix sums.
-      if (begin >= border) {
-        newer = 0;
-        for (size_t at = border = end; at-- > begin;) older[at] = newer += values[at];
-        newer = 0;
-      }
-      const double mean = (older[begin] + newer) / static_cast<double>(end - begin);
-      // no mean is outside of the values, but its rounding may be
-      points[i].second = std::clamp(mean, low, high);
-    }
-  }
-  return points;
-}
-
-/// Maps values to pixels.
-struct Axis {
-  double low = 0, high = 1, from = 0, to = 1;  // values and pixels of both ends
-  bool logarithmic = false;
-  double at(double v) const {
-    const double part =
-        logarithmic ? std::log(v / low) / std::log(high / low) : (v - low) / (high - low);
-    return from + part * (to - from);
-  }
-  /// The values of the ticks: about `most` of them, and no closer than `least`.
-  std::vector<double> ticks(int most, double least = 0) const {
-    std::vector<double> list;
-    if (!logarithmic) {
-      const double step = std::max(tick_step(high - low, most), least);
-      for (double k = std::ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; ++k)
-        list.push_back(k * step);
-      return list;
-    }
-    const double decades = std::log10(high / low);
-    // Ticks at 1, 2 and 5 of every power of ten; over many powers only at some of the powers.
-    const double stride = std::max(1.0, tick_step(decades, most));
-    for (double power = std::floor(std::log10(low) / stride) * stride; power <= std::log10(high);
-         power += stride)
-      for (double factor : {1.0, 2.0, 5.0}) {
-        const double v = factor * std::pow(10, power);
-        if (v >= low * (1 - 1e-9) && v <= high * (1 + 1e-9) && (decades <= 3 || factor == 1))
-          list.push_back(v);
-      }
-    return list;
-  }
-};
-
-/// One curve, ready to be drawn.
-struct Run {
-  std::string name;
-  Style style;
-  Points original, smooth, held_out;
-  bool empty() const { return original.empty() && held_out.empty(); }
-};
-
-/// The horizontal axis: from the first step to the last of any run. It begins at 0 if that costs
-/// little room.
-Axis steps_of(const std::vector<Run>& runs) {
-  Axis axis{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
-            kLeft, right_of(runs.size())};
-  for (const Run& run : runs)
-    for (const Points* points : {&run.original, &run.held_out}) {
-      if (points->empty()) continue;
-      axis.low = std::min(axis.low, points->front().first);
-      axis.high = std::max(axis.high, points->back().first);
-    }
-  if (axis.low >= 0 && axis.low < 0.25 * axis.high) axis.low = 0;
-  if (axis.low == axis.high) axis.low -= 1, axis.high += 1;
-  return axis;
-}
-
-/// The vertical axis, as the top of this file says under "range".
-Axis values_of(const std::vector<Run>& runs) {
-  Axis axis{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
-            kBottom, kTop};
-
-  const auto cover = [&axis](double v) {
-    axis.low = std::min(axis.low, v), axis.high = std::max(axis.high, v);
-  };
-  for (const Run& run : runs) {
-    for (const Points* points : {&run.smooth, &run.held_out})
-      for (const auto& [step, value] : *points) cover(value);
-
-    // The axis covers the original values from the first to the last hundredth of them.
-    std::vector<double> values;
-    for (const auto& [step, value] : run.original) values.push_back(value);
-    if (values.empty()) continue;
-    for (const size_t at : {values.size() / 100, values.size() - 1 - values.size() / 100}) {
-      std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at),
-                       values.end());
-      cover(values[at]);
-    }
-  }
-
-  // A little room above and below. An axis of values that are never negative does not go below 0.
-  axis.logarithmic = axis.low > 0 && axis.high > kLogarithmicFrom * axis.low;
-  if (axis.logarithmic) {
-    const double room = std::pow(axis.high / axis.low, 0.04);
-    axis.low /= room, axis.high *= room;
-  } else {
-    double room = 0.05 * (axis.high - axis.low);
-    if (room < 1e-9 * std::max(std::abs(axis.high), 1e-9))
-      room = axis.high == 0 ? 1 : 0.05 * std::abs(axis.high);
-    const bool natural_zero = axis.low >= 0;
-    axis.low -= room, axis.high += room;
-    if (natural_zero) axis.low = std::max(axis.low, 0.0);
-  }
-  return axis;
-}
-
-/// The points in pixels, thinned out.
-Points placed(const Points& points, const Axis& x, const Axis& y) {
-  Points out;
-  for (size_t i = 0; i < points.size();) {
-    const double column = std::floor(x.at(points[i].first));
-    const size_t first = i;
-    size_t low = i, high = i;
-    for (; i < points.size() && std::floor(x.at(points[i].first)) == column; ++i) {
-      if (points[i].second < points[low].second) low = i;
-      if (points[i].second > points[high].second) high = i;
-    }
-
-    // In the order of the steps, without repeats. Values far outside are clamped, since viewers
-    // take no huge coordinates.
-    std::array<size_t, 4> chosen{first, std::min(low, high), std::max(low, high), i - 1};
-    const auto end = std::unique(chosen.begin(), chosen.end());
-    for (auto it = chosen.begin(); it != end; ++it) {
-      const double value =
-          y.logarithmic ? std::max(points[*it].second, y.low * 1e-3) : points[*it].second;
-      out.emplace_back(x.at(points[*it].first),
-                       std::clamp(y.at(value), kTop - 2000, kBottom + 2000));
-    }
-  }
-  return out;
-}
+double right_of(size_t runs) { return legend_below(runs) ? kBelow : kNextTo; }
 
 /// A line of class `kind`, which shows its run's name when pointed at.
 std::string polyline(const Points& pixels, const char* kind, const Run& run,
@@ -356,7 +178,7 @@ struct Legend {
 };
 
 Legend legend_of(size_t runs, double below) {
-  if (!legend_below(runs)) return {kBeside + 32, kTop + 8, runs};
+  if (!legend_below(runs)) return {kNextTo + 32, kTop + 8, runs};
   const auto columns = static_cast<size_t>(kWidth / kEntryWidth);
   return {24, below, (runs + columns - 1) / columns};
 }
@@ -437,7 +259,7 @@ std::string plot_svg(const std::vector<Curve>& curves, const std::string& metric
 
   // Lines are drawn over the grid, the most important ones last. Clipping keeps them inside
   // the axes.
-  const Axis x = steps_of(runs), y = values_of(runs);
+  const Axis x = steps_of(runs, kLeft, right_of(runs.size())), y = values_of(runs, kBottom, kTop);
   svg += key(runs, x.to) + axes(x, y);
   svg += fmt::format(
       "<clipPath id=\"plot\"><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/></clipPath>\n<g "

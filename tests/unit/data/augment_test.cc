@@ -1,3 +1,5 @@
+// What training does to images: every change by itself, then all of them together, which must
+// depend on a sample's position alone.
 #include "data/images/augment.h"
 
 #include <ATen/TensorOperators.h>
@@ -346,70 +348,6 @@ TEST(Augment, BothInstructionSetsGiveTheSameBits) {
   TUTTI_SAME(noise(x, n, stream, 0.3f));
   TUTTI_SAME(mix(x, x + n, n, 0.3f, 0.8f));
 #undef TUTTI_SAME
-}
-
-struct Mixed {
-  std::vector<at::Tensor> tensors;
-};
-
-Mixed mixed(double alpha, int64_t rows, int64_t first) {
-  AugmentConfig config{};
-  config.mixup = alpha;
-  Mixed made{{pictures(rows, 1, 2, 3), at::arange(100, 100 + rows, at::kLong),
-              at::zeros({rows}, at::kLong), at::zeros({rows})}};
-  Augment(config, {1, 2, 3}, kSeed).apply(made.tensors, first);
-  return made;
-}
-
-TEST(Mixup, MixesEveryRowWithItsMirrorRowByItsOwnShare) {
-  for (const int64_t rows : {1, 4, 5}) {
-    const std::vector<at::Tensor> got = mixed(0.5, rows, 77).tensors;
-    const at::Tensor images = pictures(rows, 1, 2, 3);
-    for (int64_t row = 0; row < rows; ++row) {
-      const int64_t other = rows - 1 - row;
-      const float mix = got[3][row].item<float>();
-      EXPECT_EQ(got[1][row].item<int64_t>(), 100 + row);
-      EXPECT_EQ(got[2][row].item<int64_t>(), 100 + other);
-      ASSERT_TRUE(mix >= 0 && mix <= 1);
-      // The middle row is its own partner, and stays as it was.
-      const at::Tensor expected =
-          row == other ? images[row] : images[row] * (1 - mix) + images[other] * mix;
-      EXPECT_TRUE(at::equal(got[0][row], expected)) << row << " of " << rows;
-    }
-  }
-}
-
-TEST(Mixup, SharesFollowTheBetaDistribution) {
-  constexpr int64_t kRows = 20000;
-  for (const double alpha : {0.1, 0.4, 1.0, 1.5, 8.0}) {
-    const at::Tensor mix = mixed(alpha, kRows, 0).tensors[3];
-    const auto* x = mix.const_data_ptr<float>();
-    double sum = 0, squares = 0, fourth = 0;
-    for (int64_t i = 0; i < kRows; ++i) {
-      const double d = x[i] - 0.5;
-      sum += d;
-      squares += d * d;
-      fourth += d * d * d * d;
-    }
-    // Moments of Beta(a, a): variance 1/(4(2a+1)), fourth 3/(16(2a+1)(2a+3)); five standard
-    // deviations of the means.
-    const double variance = 1 / (4 * (2 * alpha + 1)),
-                 m4 = 3 / (16 * (2 * alpha + 1) * (2 * alpha + 3));
-    EXPECT_NEAR(sum / kRows, 0, 5 * std::sqrt(variance / kRows)) << alpha;
-    EXPECT_NEAR(squares / kRows, variance, 5 * std::sqrt((m4 - variance * variance) / kRows))
-        << alpha;
-    // d^8 is at most d^4 / 16
-    EXPECT_NEAR(fourth / kRows, m4, 5 * std::sqrt(m4 / 16 / kRows)) << alpha;
-  }
-}
-
-TEST(Mixup, IsDefinedAtTheEndsOfItsRange) {
-  for (const double alpha : {1e-3, 100.0}) {
-    const at::Tensor mix = mixed(alpha, 1000, 5).tensors[3];
-    EXPECT_TRUE(mix.isfinite().all().item<bool>());
-    // five standard deviations of the widest: 0.5 / sqrt(1000) * 5
-    EXPECT_NEAR(mix.mean().item<float>(), 0.5, 0.08);
-  }
 }
 
 }  // namespace
