@@ -9,7 +9,8 @@
 // time of an iteration is the slowest rank's, from a common start, until the rank may read the
 // whole sum: over windows a sum in place whose slices are read where their owners made them, over
 // tcp one that returns its blocks. `memcpy` is the limit to compare with: all ranks copy BYTES from
-// private to private memory at once.
+// private to private memory at once. The file is longer than most, because the program has both
+// sides: the parent that forks and asks, and the ranks that make a plan, connect, time and answer.
 #include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>

@@ -1,5 +1,6 @@
 // The rows of the schema, one per key. A new key is a field in job.h (in plan_keys.h, if plans are
-// made by it), a row here, and what `./tutti docs` then writes.
+// made by it), a row here, and what `./tutti docs` then writes. The file is longer than most,
+// because all keys are in one table.
 #include <fmt/format.h>
 
 #include <type_traits>

@@ -52,8 +52,10 @@ std::string library_path() {
 /// To be called before any question about CUDA, since ATen looks for its CUDA part only once. The
 /// file next to libtorch_cpu comes first, so that both are of one version.
 void open_torch_cuda() {
-  const std::string name = "libtorch_cuda.so", beside = torch_folder() + "/" + name;
-  if (::dlopen((exists(beside) ? beside : name).c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
+  const std::string name = "libtorch_cuda.so", next_to_torch = torch_folder() + "/" + name;
+  if (::dlopen((exists(next_to_torch) ? next_to_torch : name).c_str(), RTLD_NOW | RTLD_GLOBAL) !=
+      nullptr)
+    return;
   throw Error(fmt::format(
       "LibTorch's CUDA libraries cannot be opened ({}); `pip install torch=={}` brings them",
       open_fault(), TORCH_VERSION));

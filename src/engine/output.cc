@@ -6,7 +6,8 @@
 #include <ATen/ops/empty_like.h>
 
 #include "comm/posted.h"
-#include "engine/channels.h"
+#include "config/timeout.h"
+#include "plan/ir/tags.h"
 
 namespace tutti {
 

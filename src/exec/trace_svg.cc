@@ -95,7 +95,7 @@ std::string svg_trace(const std::vector<TraceEvent>& all, uint64_t step) {
   // Rows from top to bottom: ranks in order, with a gap between them, and their name at their first
   // row.
   const auto row_of = [](const TraceEvent& e) {
-    return Row{e.rank, e.queue != "compute", e.queue};
+    return Row{e.rank, e.queue != queue_name(QueueUse::kCompute), e.queue};
   };
   std::map<Row, double> rows;  // their y
   for (const TraceEvent& e : events) rows.emplace(row_of(e), 0);

@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "state/units.h"
 #include "model/core/runner.h"
 #include "model/make_model.h"
+#include "state/units.h"
 
 namespace tutti {
 

@@ -46,7 +46,7 @@ std::vector<EntryPlace> entry_places(const ModelShape& shape,
       // Only what is trained has slots of the optimizer. Slot -1 is the parameter itself.
       const int kept = p.role == Role::kTrained ? static_cast<int>(slots.size()) : 0;
       for (int slot = -1; slot < kept; ++slot)
-        entries.push_back({{p.name, slot < 0 ? "parameter" : slots[slot], p.dims},
+        entries.push_back({{p.name, slot < 0 ? kParameterSlot : slots[slot], p.dims},
                            static_cast<int>(u),
                            slot,
                            i,

@@ -1,9 +1,10 @@
 // How one epoch of a trainer follows another.
 //
 //   1. plan      all workers plan the next epoch, spares too: what cannot be is refused here
-//   2. settle    they tell each other at which step they are and how the last one was decided. A step that anybody knows to be committed is finished by all:
-//                each has its part of the sum, and the decision is copied. Copies are never more
-//                than one step apart, since no step is decided without everybody's vote.
+//   2. settle    they tell each other at which step they are and how the last one was decided. A
+//                step that anybody knows to be committed is finished by all: each has its part of
+//                the sum, and the decision is copied. Copies are never more than one step apart,
+//                since no step is decided without everybody's vote.
 //   3. leave     connections and engine go; state stays where it is, in memory of the old plan
 //   4. connect   the next members connect and take memory of the new plan
 //   5. hand over who has what and who is to have what decide who sends what to whom, over a
@@ -18,7 +19,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/channels.h"
+#include "config/timeout.h"
+#include "plan/ir/tags.h"
 #include "train/trainer.h"
 
 namespace tutti {

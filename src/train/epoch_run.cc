@@ -13,10 +13,12 @@
 
 #include "base/error.h"
 #include "config/job_parts.h"
+#include "config/timeout.h"
 #include "engine/device/kind.h"
 #include "engine/host/host_travel.h"
 #include "net/make.h"
 #include "plan/ir/plan_memory.h"
+#include "plan/ir/tags.h"
 #include "tensor/threads.h"
 
 namespace tutti {

@@ -9,7 +9,6 @@
 
 #include "comm/collectives.h"
 #include "data/load/loader.h"
-#include "engine/channels.h"
 #include "engine/device/forecast.h"
 #include "engine/engine.h"
 #include "exec/trace.h"

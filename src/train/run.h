@@ -66,20 +66,24 @@ RunResult run_hosted(const RunOptions& options, RankHost& host);
 /// is the launcher's.
 void run_task(const RunOptions& options, RankContext& context, const std::string& task);
 
-/// The events a sink gets, as JSON objects with a field "event":
-///   start  {job, parameters, ranks, steps, first_step, tokens_per_step, unit, memory forecast}
-///   data   {records, held_out, test, skipped, faults, statistics, skew}
-///   step   {step, loss, gradient_norm, lr, seconds, tokens_per_second; in float16 skipped,
-///          loss_scale}
-///                                                                           also in metrics.jsonl
-///   eval   {step, held_out_loss, metrics, baseline {name, loss}}            also in metrics.jsonl
-///   test   {step, metrics, classes}                                         also in metrics.jsonl
-///   notice {text}: something asked for is not done, or came out otherwise, and why
-///   failed {failures}: all that the ranks said, the cause first; of a run that has made a step, by
-///   the launcher
-///   saved  {step, path}     sample {text}     early_stop {step, watch, best, best_step}
-///   end    {step, seconds, stopped, peak_bytes per kind, loader_stall_seconds, seconds_by_kind,
-///          samples_per_second,
-///           matmul_share, order, state_sha256}
+/// The events a sink gets, as JSON objects with a field "event". Those of a run that is kept go to
+/// its folder, too: step, eval and test to metrics.jsonl, the others to events.jsonl.
+///   start       {job, parameters, ranks, first_step, steps, tokens_per_step, unit, bytes_forecast,
+///               device_bytes_forecast, startup_seconds}: steps is the last step of this run;
+///               bytes_forecast is rank 0's, and device_bytes_forecast is that of all ranks on its
+///               device, 0 without one
+///   data        {records, held_out, test, skipped, faults, statistics; with a partition, skew}
+///   notice      {text}: something asked for is not done, or came out otherwise, and why
+///   step        {step, loss, gradient_norm, lr, seconds, tokens_per_second; in float16 skipped,
+///               loss_scale}
+///   eval        {step, held_out_loss, metrics; where the data has one, baseline {name, loss}}
+///   test        {step, metrics, classes}
+///   early_stop  {step, watch, best, best_step}
+///   saved       {step, path}
+///   sample      {text}
+///   end         {step, seconds, stopped, peak_bytes by kind, loader_stall_seconds,
+///               seconds_by_kind, samples_per_second, matmul_share, order, state_sha256}
+///   failed      {failures}: all that the ranks said, the cause first. The launcher writes it, to
+///               events.jsonl alone, of a run that has made a step or was resumed
 
 }  // namespace tutti

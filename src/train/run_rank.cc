@@ -1,5 +1,5 @@
 // What one rank of a run does from start to end.
-#include "engine/channels.h"
+#include "config/timeout.h"
 #include "train/rank_task.h"
 #include "train/run_folder.h"
 #include "train/session.h"

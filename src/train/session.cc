@@ -254,7 +254,7 @@ void Session::save() {
   if (!options_.keep) return;
   const Time begin = context_.clock.now();
   settle();
-  if (std::function<State()> copied = trainer_.state_beside()) {
+  if (std::function<State()> copied = trainer_.state_alongside()) {
     if (first_)
       writer_ = std::thread([this, copied = std::move(copied)] {
         try {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <thread>
 
-#include "engine/channels.h"
+#include "config/timeout.h"
 #include "launch/local.h"
 #include "train/run.h"
 #include "train/run_folder.h"

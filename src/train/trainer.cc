@@ -37,8 +37,8 @@ EpochRun& Trainer::run() const {
   return *run_;
 }
 
-/// Runs what the members do together. A rank whose connections break in it goes on to another epoch,
-/// or ends: the others must not wait for it.
+/// Runs what the members do together. A rank whose connections break in it goes on to another
+/// epoch, or ends: the others must not wait for it.
 template <class Collective>
 auto Trainer::together(Collective&& collective) {
   try {
@@ -106,7 +106,7 @@ uint64_t Trainer::order_digest() {
   return std::accumulate(all.begin(), all.end(), uint64_t{0});
 }
 
-std::function<State()> Trainer::state_beside() {
+std::function<State()> Trainer::state_alongside() {
   std::function<void()> copied = units().whole() ? run().engine().copy_out() : nullptr;
   if (!copied) return nullptr;
   return [this, copied = std::move(copied), at = counters()] {

@@ -65,7 +65,7 @@ class Trainer {
   /// This rank's part of the state as it is now, to be read on another thread while steps go on:
   /// call it there, it waits for the copy. Null where state is in the host's memory, or rank 0 does
   /// not hold all of it: then save() must be used before the next step.
-  std::function<State()> state_beside();
+  std::function<State()> state_alongside();
   /// Whether this rank holds all parameters.
   bool whole() const;
 

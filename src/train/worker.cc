@@ -2,8 +2,8 @@
 // model.
 #include "train/worker.h"
 
+#include "config/timeout.h"
 #include "data/core/resample.h"
-#include "engine/channels.h"
 #include "model/adapt/adaptor.h"
 #include "model/core/dry_run.h"
 #include "model/core/wiring.h"

@@ -30,10 +30,10 @@ Watched watched(const Job& job, const std::function<Model(const Job&)>& make = m
   const LaunchResult result = on_device_ranks(
       job, "",
       [&](DeviceRank& rank) {
-        std::function<State()> beside;
+        std::function<State()> alongside;
         for (int step = 0; step < 3; ++step) {
           rank.trainer.step();
-          if (copies) beside = rank.trainer.state_beside();
+          if (copies) alongside = rank.trainer.state_alongside();
         }
         const std::string hash = rank.trainer.agreed_hash();
         const auto& device = dynamic_cast<const CapturingDevice&>(rank.device);

@@ -23,7 +23,7 @@ struct Outcome {
   std::string hash;
   uint64_t order = 0;
   std::vector<double> losses;
-  std::string beside;  // hash of the state that was copied out after step 2
+  std::string alongside;  // hash of the state that was copied out after step 2
   int64_t takes_in_steps = 0;
 };
 
@@ -58,17 +58,17 @@ Outcome trained(const char* text, int ranks, bool on_device,
     const Model model = make_model(job);
     Trainer trainer(job, model, context, "", {}, &device);
     std::vector<double> losses;
-    std::string beside;
+    std::string alongside;
     losses.push_back(trainer.step().loss);
     const int64_t takes = host != nullptr ? host->takes() : 0;
     for (int64_t step = 1; step < steps; ++step) {
       losses.push_back(trainer.step().loss);
-      if (step == 1 && on_device) beside = state_hash(trainer.state_beside()());
+      if (step == 1 && on_device) alongside = state_hash(trainer.state_alongside()());
     }
     const std::string hash = trainer.agreed_hash();
     const uint64_t order = trainer.order_digest();
     if (context.rank != 0) return;
-    outcome = {hash, order, losses, beside, host != nullptr ? host->takes() - takes : 0};
+    outcome = {hash, order, losses, alongside, host != nullptr ? host->takes() - takes : 0};
   });
   for (const std::string& failure : result.failures) ADD_FAILURE() << failure;
   return outcome;
@@ -122,8 +122,8 @@ TEST_P(DeviceEngine, PrefetchAndBucketsAndFoldChangeNothing) {
 TEST_P(DeviceEngine, AStateCopiedBesideTheStepsIsTheOneAfterThatStep) {
   const Outcome long_run = trained(GetParam(), 2, true);
   const Outcome short_run = trained(GetParam(), 2, true, {}, 2);
-  EXPECT_EQ(long_run.beside, short_run.hash);
-  EXPECT_NE(long_run.beside, long_run.hash);
+  EXPECT_EQ(long_run.alongside, short_run.hash);
+  EXPECT_NE(long_run.alongside, long_run.hash);
 }
 
 TEST_P(DeviceEngine, ASteadyStepTakesNoMemoryOfTheDevice) {

@@ -88,7 +88,7 @@ class SkippedStep : public testing::Test {
         job, checkpoint,
         [&](DeviceRank& rank) {
           Outcome mine;
-          const auto values = [&] { return values_of(rank.trainer.state_beside()()); };
+          const auto values = [&] { return values_of(rank.trainer.state_alongside()()); };
           mine.values.push_back(values());
           while (rank.trainer.committed() < steps) {
             mine.reports.push_back(rank.trainer.step());

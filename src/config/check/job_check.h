@@ -45,9 +45,9 @@ class JobCheck {
   void slices();
   void mesh();
   void uneven_mesh();
-  void beside_mesh();
-  void refuse_beside(const char* asked, const char* why, const char* works,
-                     std::initializer_list<const char*> others);
+  void with_mesh();
+  void refuse_together(const char* asked, const char* why, const char* works,
+                       std::initializer_list<const char*> others);
   void idle_keys();
   const Job& job_;
   const ModelRules& rules_;

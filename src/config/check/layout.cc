@@ -1,5 +1,5 @@
-// Whether ranks, lanes and slices make up the mesh that a job asks for, and what a mesh does not go
-// with. A refusal names the nearest values that work.
+// Whether ranks, lanes and columns make up the mesh that a job asks for, and what a mesh does not
+// go with. A refusal names the nearest values that work.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -111,15 +111,15 @@ void JobCheck::slices() {
 
 void JobCheck::mesh() {
   const LayoutConfig& layout = job_.layout;
-  const int64_t lanes = job_.train.lanes, slices = job_.train.tensor_slices;
+  const int64_t lanes = job_.train.lanes, columns = job_.train.tensor_slices;
   const auto counts = [](int64_t axis) { return axis >= 1 && axis <= 65536; };
   // named by values()
   if (!counts(layout.ranks) || !counts(layout.tensor) || !counts(layout.pipeline)) return;
-  if (layout.tensor > slices) {
+  if (layout.tensor > columns) {
     fault({"layout.tensor", "train.tensor_slices"},
           fmt::format("layout.tensor = {} but train.tensor_slices = {}: a rank owns at least one "
-                      "slice; ask for at most {}, or for more slices, which is another job",
-                      layout.tensor, slices, slices));
+                      "column; ask for at most {}, or for more columns, which is another job",
+                      layout.tensor, columns, columns));
   }
   const int64_t shares = layout.tensor * layout.pipeline, data = layout.ranks / shares;
   if (layout.ranks % shares != 0) return uneven_mesh();
@@ -187,7 +187,7 @@ void JobCheck::uneven_mesh() {
                       nearest_values("ranks", layout.ranks, ranks)})));
 }
 
-void JobCheck::beside_mesh() {
+void JobCheck::with_mesh() {
   const LayoutConfig& layout = job_.layout;
   if (layout.fold == FoldKind::kOwner && job_.train.micro_batches > 1 &&
       job_.numerics.order != SumOrder::kMicro) {
@@ -224,25 +224,25 @@ void JobCheck::beside_mesh() {
   }
   // These sum whole gradients of one data rank each, once in a step.
   if (layout.fold == FoldKind::kRoot) {
-    refuse_beside("layout.fold", "a root sums whole gradients once in a step", "fold = \"local\"",
-                  {"layout.zero", "layout.tensor", "layout.pipeline", "numerics.order"});
+    refuse_together("layout.fold", "a root sums whole gradients once in a step", "fold = \"local\"",
+                    {"layout.zero", "layout.tensor", "layout.pipeline", "numerics.order"});
   }
   if (job_.numerics.reduce == ReduceKind::kRing) {
-    refuse_beside("numerics.reduce", "a ring sums whole gradients once in a step",
-                  "reduce = \"exact\"",
-                  {"layout.zero", "layout.tensor", "layout.pipeline", "numerics.order",
-                   "train.tensor_slices"});
+    refuse_together("numerics.reduce", "a ring sums whole gradients once in a step",
+                    "reduce = \"exact\"",
+                    {"layout.zero", "layout.tensor", "layout.pipeline", "numerics.order",
+                     "train.tensor_slices"});
   }
   if (layout.partition != PartitionKind::kLanes) {
-    refuse_beside("layout.partition", "records are exchanged between data ranks alone",
-                  "partition = \"lanes\"", {"layout.tensor", "layout.pipeline"});
+    refuse_together("layout.partition", "records are exchanged between data ranks alone",
+                    "partition = \"lanes\"", {"layout.tensor", "layout.pipeline"});
   }
 }
 
 /// Refuses what the job has under `asked` together with the first of the `others` that is on. Both
 /// ways out are named.
-void JobCheck::refuse_beside(const char* asked, const char* why, const char* works,
-                             std::initializer_list<const char*> others) {
+void JobCheck::refuse_together(const char* asked, const char* why, const char* works,
+                               std::initializer_list<const char*> others) {
   const Key& key = key_named(asked);
   for (const char* name : others) {
     const Key& other = key_named(name);
@@ -260,7 +260,7 @@ void JobCheck::layout() {
   const auto& layout = job_.layout;
   mesh();
   idle_keys();
-  beside_mesh();
+  with_mesh();
 
   // Every host has a rank, and the transport reaches ranks of this kind.
   if (layout.hosts > layout.ranks) {

@@ -101,7 +101,7 @@ class TableRecords final : public Dataset {
 
  private:
   struct Part {
-    size_t slot;
+    size_t place;  ///< in a row of numbers, or of ids
     int64_t size;
     As role;
   };
@@ -117,11 +117,11 @@ class TableRecords final : public Dataset {
     const int32_t* ids = table_->ids.data() + record * table_->id_columns;
     for (const Part& part : parts_) {
       if (part.role == As::kNumber) {
-        *into++ = numbers[part.slot];
+        *into++ = numbers[part.place];
         continue;
       }
       std::fill_n(into, part.size, 0.0f);
-      if (ids[part.slot] >= 0) into[ids[part.slot]] = 1;
+      if (ids[part.place] >= 0) into[ids[part.place]] = 1;
       into += part.size;
     }
   }

@@ -84,7 +84,7 @@ TableRows::TableRows(std::string path, const DataConfig& config, const std::vect
                      : column.role == As::kCategory || column.role == As::kOneHot
                          ? table_.id_columns
                          : none;
-    cells_[k].slot = static_cast<size_t>(count++);
+    cells_[k].place = static_cast<size_t>(count++);
     for (size_t i = 0; i < column.values.size(); ++i) {
       cells_[k].by_name.emplace(column.values[i], static_cast<int32_t>(i));
     }
@@ -97,7 +97,7 @@ TableRows::TableRows(std::string path, const DataConfig& config, const std::vect
 
 // The beginning of every message about a value: file, line, place and name of the column.
 std::string TableRows::where(size_t k) const {
-  const std::string place = cells_[k].place > 0 ? fmt::format(":{}", cells_[k].place) : "";
+  const std::string place = cells_[k].in_file > 0 ? fmt::format(":{}", cells_[k].in_file) : "";
   return fmt::format("{}:{}{} ({}): ", path_, line_, place, columns_[k].name);
 }
 
@@ -164,10 +164,10 @@ bool TableRows::text(size_t k, std::string_view value) {
 
   // Every kind of column goes to its own array of the row being filled.
   const Column& column = columns_[k];
-  const size_t slot = cells_[k].slot;
+  const size_t place = cells_[k].place;
   switch (column.role) {
     case As::kNumber: {
-      float& into = numbers_[slot];
+      float& into = numbers_[place];
       if (!number(k, value, into)) return false;
       if (!column.log) return true;
       if (into <= -1) return bad_value(k, fmt::format("{} has no log(1 + x)", shown(value)));
@@ -176,23 +176,23 @@ bool TableRows::text(size_t k, std::string_view value) {
     }
     case As::kCategory:
     case As::kOneHot:
-      return id(k, value, ids_[slot]);
+      return id(k, value, ids_[place]);
     case As::kWeight:
       // a weight of 0 is a record that is never drawn
       if (!number(k, value, weight_)) return false;
       return weight_ >= 0 || bad_value(k, fmt::format("the weight {} is below 0", shown(value)));
     case As::kTarget: {
       if (column.size == 0) {
-        float& into = targets_[slot];
+        float& into = targets_[place];
         if (!number(k, value, into)) return false;
         return !probabilities_ || (into >= 0 && into <= 1) ||
                bad_value(k, shown(value) + " is not between 0 and 1");
       }
 
       // a class; it is stored as a number like all targets
-      int32_t place = 0;
-      if (!id(k, value, place)) return false;
-      targets_[slot] = static_cast<float>(place);
+      int32_t class_id = 0;
+      if (!id(k, value, class_id)) return false;
+      targets_[place] = static_cast<float>(class_id);
       return true;
     }
     case As::kText:
@@ -210,17 +210,17 @@ bool TableRows::missing(size_t k, const std::string& hint) {
     return false;
   }
   const Column& column = columns_[k];
-  const size_t slot = cells_[k].slot;
+  const size_t place = cells_[k].place;
   if (missing_ != MissingValue::kFail) {
     if (column.role == As::kNumber) {
-      numbers_[slot] = missing_ == MissingValue::kZero ? 0 : kMissing;
+      numbers_[place] = missing_ == MissingValue::kZero ? 0 : kMissing;
       return true;
     }
     if (column.role == As::kOneHot) {
-      ids_[slot] = -1;
+      ids_[place] = -1;
       return true;
     }
-    if (column.hashed) return id(k, "", ids_[slot]);
+    if (column.hashed) return id(k, "", ids_[place]);
   }
   return bad_value(k, "the value is missing" + hint);
 }

@@ -23,7 +23,7 @@ class TableRows {
   TableRows(std::string path, const DataConfig& config, const std::vector<Column>& columns,
             DataReport& report, bool probabilities);
   /// Tells the place of column k in the file, from 1, for messages.
-  void set_place(size_t k, int64_t place) { cells_[k].place = place; }
+  void set_place(size_t k, int64_t place) { cells_[k].in_file = place; }
   const Column& column(size_t k) const { return columns_[k]; }
 
   void begin(int64_t line) { line_ = line; }
@@ -40,8 +40,8 @@ class TableRows {
 
  private:
   struct Cell {
-    int64_t place = 0;
-    size_t slot = 0;  ///< place among the columns of its kind
+    int64_t in_file = 0;  ///< its place in the file, from 1; 0 if the format has none
+    size_t place = 0;     ///< among the columns of its kind
     std::unordered_map<std::string_view, int32_t> by_name;
   };
   std::string where(size_t k) const;

@@ -10,7 +10,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "engine/channels.h"
+#include "config/timeout.h"
 #include "engine/device/kind.h"
 
 namespace tutti {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/channels.h"
+#include "config/timeout.h"
 
 namespace tutti {
 

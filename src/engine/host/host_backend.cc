@@ -8,11 +8,12 @@
 #include "base/error.h"
 #include "comm/fold.h"
 #include "comm/lending.h"
+#include "config/timeout.h"
 #include "engine/backend.h"
-#include "engine/channels.h"
 #include "engine/data_slots.h"
 #include "engine/host/host_commit.h"
 #include "engine/host/host_travel.h"
+#include "plan/ir/tags.h"
 #include "tensor/threads.h"
 
 namespace tutti {

@@ -5,7 +5,8 @@
 #include <algorithm>
 
 #include "comm/posted.h"
-#include "engine/channels.h"
+#include "config/timeout.h"
+#include "plan/ir/tags.h"
 
 namespace tutti {
 

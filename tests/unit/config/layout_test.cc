@@ -1,5 +1,5 @@
 // Which meshes a job may ask for: what makes up the ranks, what is refused and with which values
-// that work.
+// that work. The file is longer than most, because each refusal is compared with its whole text.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -172,7 +172,7 @@ TEST(Layout, AMeshThatDoesNotMakeUpTheRanksIsRefusedWithThoseThatDo) {
       Faults{"layout.tensor = 2 with layout.ranks = 9: data ranks are ranks / (tensor x pipeline), "
              "a whole "
              "number; these work: ranks = 8 or 10"})
-      << "tensor = 1 has more data ranks than lanes, 3 and 9 more ranks than slices";
+      << "tensor = 1 has more data ranks than lanes, 3 and 9 more ranks than columns";
   EXPECT_EQ(faults_of({{"layout.ranks", "8"},
                        {"layout.tensor", "2"},
                        {"layout.pipeline", "3"},
@@ -211,11 +211,11 @@ TEST(Layout, DataRanksAreAtMostTheLanes) {
                    "another job"});
 }
 
-TEST(Layout, TensorRanksAreAtMostTheSlices) {
-  EXPECT_EQ(faults_of({{"layout.tensor", "2"}}),
-            Faults{"layout.tensor = 2 but train.tensor_slices = 1: a rank owns at least one slice; "
-                   "ask for at most 1, "
-                   "or for more slices, which is another job"});
+TEST(Layout, TensorRanksAreAtMostTheColumns) {
+  EXPECT_EQ(
+      faults_of({{"layout.tensor", "2"}}),
+      Faults{"layout.tensor = 2 but train.tensor_slices = 1: a rank owns at least one column; "
+             "ask for at most 1, or for more columns, which is another job"});
 }
 
 TEST(Layout, ShardsDivideTheDataRanks) {
@@ -255,7 +255,7 @@ TEST(Layout, KeysThatSayNothingAreRefused) {
 }
 
 /// Where what is asked for is refused, of kMeshes.
-std::set<std::string> refused_beside(const Setting& asked) {
+std::set<std::string> refused_with(const Setting& asked) {
   std::set<std::string> refused;
   for (const auto& [settings, text] : kMeshes) {
     if (settings[0].key == asked.key) continue;
@@ -274,10 +274,10 @@ TEST(Layout, ARootARingAndPartitionsAreRefusedWhereTheyCannotWorkAndOnlyThere) {
   const std::string zero = "layout.zero = 1", tensor = "layout.tensor = 2",
                     pipeline = "layout.pipeline = 2", micro = "numerics.order = \"micro\"",
                     slices = "train.tensor_slices = 2";
-  EXPECT_EQ(refused_beside({"layout.fold", "root"}), (std::set{zero, tensor, pipeline, micro}));
-  EXPECT_EQ(refused_beside({"numerics.reduce", "ring"}),
+  EXPECT_EQ(refused_with({"layout.fold", "root"}), (std::set{zero, tensor, pipeline, micro}));
+  EXPECT_EQ(refused_with({"numerics.reduce", "ring"}),
             (std::set{zero, tensor, pipeline, micro, slices}));
-  EXPECT_EQ(refused_beside({"layout.partition", "hash"}), (std::set{tensor, pipeline}));
+  EXPECT_EQ(refused_with({"layout.partition", "hash"}), (std::set{tensor, pipeline}));
 }
 
 TEST(Layout, ARefusalOfARootOrARingNamesBothWaysOut) {
@@ -348,7 +348,7 @@ TEST(Layout, TheLastRankHasAPortToo) {
       Faults{});
 }
 
-TEST(Slices, AModelThatIsNotDefinedInSlicesIsRefused) {
+TEST(Columns, AModelThatIsNotDefinedInColumnsIsRefused) {
   Job job = load_job("fashion-mlp", {{"train.tensor_slices", "2"}});
   job.model.kind = "custom";
   try {

@@ -176,8 +176,7 @@ TEST(Resolve, ValuesSetByAProgramAreCheckedToo) {
               (Faults{"train.lr = -1.0 is out of range: it must be from 0 to 1000000",
                       "layout.zero = 4 is out of range: it must be from 0 to 3",
                       "layout.tensor = 3 but train.tensor_slices = 1: a rank owns at least one "
-                      "slice; ask for at most "
-                      "1, or for more slices, which is another job"}));
+                      "column; ask for at most 1, or for more columns, which is another job"}));
   }
 }
 

@@ -57,6 +57,8 @@ at::Tensor aten(Activation kind, const at::Tensor& x) {
       return at::leaky_relu(x);
     case Activation::kElu:
       return at::elu(x);
+    case Activation::kSwiglu:
+      break;  // a product of two inputs, which is not in kAll
   }
   return x;
 }
