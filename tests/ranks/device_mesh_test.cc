@@ -3,17 +3,21 @@
 // layout.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <sstream>
 
 #include "support/command.h"
 #include "support/device_jobs.h"
 #include "support/device_ranks.h"
 #include "support/stream_device.h"
+#include "support/work_for.h"
 
 namespace tutti {
 namespace {
 
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
+
+constexpr Duration kSoon = std::chrono::seconds(20);
 
 /// "zero=3 pipeline=2 train.lanes=4": those without a section are of the layout.
 std::vector<Setting> settings_of(const std::string& text) {
@@ -142,6 +146,36 @@ TEST(DeviceMeshState, GoesOnFromTheCheckpointOfAnotherLayout) {
   const std::string half = run(4, "pipeline=2 zero=3", "", 2, true).second;
   EXPECT_EQ(run(2, "zero=1", half, 2, false).first, straight);
   EXPECT_EQ(run(4, "pipeline=4 schedule=zero-bubble", half, 2, false).first, straight);
+}
+
+/// On which nothing ends as long as another rank is busy, as if all of it needed that one.
+class DependentDevice final : public StreamDevice {
+ public:
+  explicit DependentDevice(const std::atomic<bool>& busy) : busy_(busy) {}
+  bool done(StreamEvent event) const override { return !busy_ && StreamDevice::done(event); }
+
+ private:
+  const std::atomic<bool>& busy_;
+};
+
+TEST(DeviceMeshState, WaitsInAnEvaluationForARankThatWorksLongerThanTheTimeOut) {
+  const Job job = device_job(std::string(kSmallGpt) + "eval_batches = 1\n", 2,
+                             settings_of("timeout=1 train.lanes=4"));
+  std::atomic<bool> busy{false};
+  const auto body = [&](DeviceRank& rank) {
+    rank.trainer.step();
+    const auto meet = [&] {
+      rank.context.rendezvous.exchange({}, rank.context.clock.after(kSoon));
+    };
+    meet();
+    if (rank.first()) busy = true;
+    meet();
+    if (rank.first()) work_for(std::chrono::milliseconds(1500), rank.context.clock);
+    if (rank.first()) busy = false;
+    rank.trainer.evaluate();
+  };
+  expect_ok(on_device_ranks(job, "", body, stream_library(), make_model,
+                            [&] { return std::make_unique<DependentDevice>(busy); }));
 }
 
 /// A step that is not finite is repeated to name its place: where ranks idle, too.

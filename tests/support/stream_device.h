@@ -78,7 +78,7 @@ inline void put_on(Stream stream, std::function<void()> work) {
   static_cast<StreamWork*>(stream.handle)->put(std::move(work));
 }
 
-class StreamDevice final : public Device {
+class StreamDevice : public Device {
  public:
   const DeviceInfo& info() const override { return host_.info(); }
   int64_t free_bytes() const override { return host_.free_bytes(); }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "config/timeout.h"
 #include "engine/data_slots.h"
 #include "engine/device/device_commit.h"
 #include "engine/device/device_feed.h"
@@ -312,7 +313,9 @@ void DeviceBackend::repeat(const StepRequest& request, Loader&) {
 void DeviceBackend::evaluate(const std::vector<at::Tensor>& batch) {
   batch_ = &batch;
   forward_.executor->issue(compute_, false);
-  steps_.settle("evaluation", static_cast<uint64_t>(step_));
+  // Another rank may still read the data that this one waits for.
+  steps_.settle("evaluation", static_cast<uint64_t>(step_),
+                p_.context.while_working(timeout_of(p_.training.job)));
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ void DeviceSteps::mark() { device_.record(done_, compute_); }
 
 void DeviceSteps::finish(StreamExecutor& executor, uint64_t step) {
   const Time waiting = p_.context.clock.awake();
-  await(&executor, "step", step);
+  await(&executor, "step", step, deadline());
   typical_ = p_.context.clock.awake() - waiting;
   // In the first step libraries load and choose, so it stands for no other.
   if (timed_ && runs_ > 0)
@@ -108,15 +108,22 @@ void DeviceSteps::finish(StreamExecutor& executor, uint64_t step) {
 }
 
 void DeviceSteps::settle(const std::string& operation, uint64_t step) {
-  mark();
-  await(nullptr, operation, step);
+  settle(operation, step, deadline());
 }
 
-void DeviceSteps::await(const StreamExecutor* executor, const std::string& operation,
-                        uint64_t step) {
+void DeviceSteps::settle(const std::string& operation, uint64_t step, Patience patience) {
+  mark();
+  await(nullptr, operation, step, std::move(patience));
+}
+
+Deadline DeviceSteps::deadline() const {
+  return p_.context.clock.after(timeout_of(p_.training.job) + kPatience * longest_);
+}
+
+void DeviceSteps::await(const StreamExecutor* executor, const std::string& operation, uint64_t step,
+                        Patience patience) {
   Clock& clock = p_.context.clock;
   const Time since = clock.now();
-  const Deadline deadline = clock.after(timeout_of(p_.training.job) + kPatience * longest_);
   const Cancel& cancel = p_.context.control.cancel;
 
   // From a little before the step is due until a quarter after it, this thread polls without
@@ -134,7 +141,8 @@ void DeviceSteps::await(const StreamExecutor* executor, const std::string& opera
     for (DeviceGroup* group : groups_)
       if (const std::string fault = group->fault(); !fault.empty())
         give_up(executor, operation, step, since, fault);
-    if (clock.passed(deadline)) give_up(executor, operation, step, since, "timed out");
+    if (clock.passed(patience.deadline()) && !patience.extend())
+      give_up(executor, operation, step, since, "timed out");
     if (!soon) clock.sleep(kPoll, nullptr);
   }
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/function_ref.h"
+#include "base/patience.h"
 #include "base/wait.h"
 #include "device/group.h"
 #include "engine/device/rank_device.h"
@@ -38,8 +39,10 @@ class DeviceSteps {
   void mark();
   /// Waits for the step. Throws CommError when the device makes no progress, or a peer is lost.
   void finish(StreamExecutor& executor, uint64_t step);
-  /// Waits until all that is on compute has run.
+  /// Waits until all that is on compute has run: as long as a step may take, or with a patience of
+  /// the caller's where other ranks may have work of their own before they come to it.
   void settle(const std::string& operation, uint64_t step);
+  void settle(const std::string& operation, uint64_t step, Patience patience);
   /// Seconds of the steps that were traced.
   double traced_seconds() const { return traced_; }
 
@@ -55,7 +58,10 @@ class DeviceSteps {
  private:
   void capture(StreamExecutor& executor, FunctionRef<void(Stream)> first);
   void leave_capture();
-  void await(const StreamExecutor* executor, const std::string& operation, uint64_t step);
+  void await(const StreamExecutor* executor, const std::string& operation, uint64_t step,
+             Patience patience);
+  /// Many times as long as the longest step took.
+  Deadline deadline() const;
   [[noreturn]] void give_up(const StreamExecutor* executor, const std::string& operation,
                             uint64_t step, Time since, const std::string& reason);
 
