@@ -10,20 +10,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <span>
-#include <sstream>
 
 #include "base/error.h"
 #include "base/patience.h"
+#include "base/process_work.h"
 #include "base/stop_signals.h"
 #include "base/text/message.h"
 
@@ -61,20 +59,6 @@ Apart start(const Work& work) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);  // it died before that
   answer(work, write_end.get());
-}
-
-/// What a process has done so far, in a number that grows while it computes or has pages read in;
-/// the bytes that it asks for show in its processor time.
-uint64_t work_of(pid_t pid) {
-  // Faults (words 10 and 12) and time (14 and 15). The second word, in brackets, may have blanks.
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  std::istringstream words(text.substr(std::min(text.rfind(')') + 1, text.size())));
-  uint64_t work = 0;
-  std::string word;
-  for (int i = 3; words >> word && i <= 15; ++i)
-    if (i == 10 || i == 12 || i >= 14) work += std::strtoull(word.c_str(), nullptr, 10);
-  return work;
 }
 
 /// Waits until it says something or ends. Ends it, and throws Error, when it has done nothing for

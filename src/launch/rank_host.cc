@@ -20,6 +20,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/process_work.h"
 #include "base/stop_signals.h"
 #include "base/text/message.h"
 #include "net/rendezvous/frames.h"
@@ -83,8 +84,9 @@ bool write_frames(const Fd& socket, std::vector<std::shared_ptr<const Frame>> fr
   }
 }
 
-/// The next frame; none: the other side is gone.
-std::optional<Frame> read_frame(const Fd& socket, FrameReader& reader, const Fd& stops = {}) {
+/// The next frame; none: the other side is gone. Throws Error when the patience ends.
+std::optional<Frame> read_frame(const Fd& socket, FrameReader& reader, Patience patience,
+                                const Fd& stops = {}) {
   SystemClock clock;
   const Fd more = epoll_of(socket.get(), EPOLLIN);
   if (stops) add_to(more, stops.get(), EPOLLIN);
@@ -93,8 +95,10 @@ std::optional<Frame> read_frame(const Fd& socket, FrameReader& reader, const Fd&
     const FrameProgress progress = reader.read(socket.get(), frame);
     if (progress == FrameProgress::kMore) return frame;
     if (progress == FrameProgress::kClosed) return std::nullopt;
-    clock.wait_fd(more.get(), Deadline::never());  // a process that ends closes its socket
+    const bool silent = clock.wait_fd(more.get(), patience.deadline()) == WaitResult::kTimedOut;
     if (has_come(stops)) throw Error("stopped while ranks were started");
+    if (silent && !patience.extend())
+      throw Error("ranks are not started: the process at the other end does nothing");
   }
 }
 
@@ -144,7 +148,9 @@ Fd duplicate(int fd) {
 
 }  // namespace
 
-RankHost::RankHost(const std::string& program, const std::vector<std::string>& arguments) {
+RankHost::RankHost(const std::string& program, const std::vector<std::string>& arguments,
+                   Duration silence)
+    : silence_(silence) {
   // The ranks outlive the host and are this process's from then on.
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw_errno("adopt", "ranks");
   int pair[2];
@@ -205,6 +211,10 @@ void RankHost::finish() {
   pid_ = -1;
 }
 
+Patience RankHost::while_host_works(const Clock& clock) const {
+  return {clock, silence_, [pid = pid_] { return work_of(pid); }};
+}
+
 std::optional<std::string> RankHost::ready() {
   const sigset_t stops = stop_set();
   sigset_t before;
@@ -214,11 +224,18 @@ std::optional<std::string> RankHost::ready() {
   add_to(epoll, signals.get(), EPOLLIN);
 
   SystemClock clock;
+  Patience patience = while_host_works(clock);
   FrameReader reader;
   Frame frame;
   FrameProgress progress = FrameProgress::kBlocked;
   while ((progress = reader.read(socket_.get(), frame)) == FrameProgress::kBlocked) {
-    clock.wait_fd(epoll.get(), Deadline::never());
+    if (clock.wait_fd(epoll.get(), patience.deadline()) == WaitResult::kTimedOut &&
+        !patience.extend()) {
+      ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      throw Error(
+          fmt::format("process {}, which loads what ranks need, has done nothing for {:g} s", pid_,
+                      std::chrono::duration<double>(silence_).count()));
+    }
     signalfd_siginfo info{};
     while (::read(signals.get(), &info, sizeof info) == sizeof info)
       ::kill(pid_, static_cast<int>(info.ssi_signo));
@@ -243,12 +260,14 @@ std::vector<pid_t> RankHost::fork_ranks(const SharedControl& control, std::vecto
     frames.push_back(std::move(frame));
   }
 
+  SystemClock clock;
   FrameReader reader;
   std::optional<Frame> answer;
   const Fd stops = stops_that_come();
   try {
-    if (write_frames(socket_, std::move(frames), stops))
-      answer = read_frame(socket_, reader, stops);
+    // A host that refuses before it has taken everything has answered all the same.
+    write_frames(socket_, std::move(frames), stops);
+    answer = read_frame(socket_, reader, while_host_works(clock), stops);
   } catch (...) {
     ::kill(pid_, SIGKILL);  // it may be one that is stopped and hears nothing else
     finish();
@@ -303,13 +322,15 @@ void HostedProgram::fork_ranks(
                     threads));
 #endif
 
-  // The launcher sends the task with its control block, then one socket per rank.
+  // The launcher sends the task with its control block, then one socket per rank. There is no
+  // deadline: it may first do whatever it likes, and this process dies with it.
+  const Patience patience = Deadline::never();
   FrameReader reader;
-  std::optional<Frame> task = read_frame(socket_, reader);
+  std::optional<Frame> task = read_frame(socket_, reader, patience);
   if (!task) ::_exit(kCancelled);  // the launcher is gone, or had nothing for ranks to do
   std::vector<Fd> sockets;
   for (int r = 0; r < task->rank; ++r) {
-    std::optional<Frame> frame = read_frame(socket_, reader);
+    std::optional<Frame> frame = read_frame(socket_, reader, patience);
     if (!frame || frame->fds.size() != 1) ::_exit(kCancelled);
     sockets.push_back(std::move(frame->fds.front()));
   }

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/patience.h"
 #include "launch/control.h"
 #include "launch/rank.h"
 
@@ -31,8 +32,10 @@ namespace tutti {
 class RankHost {
  public:
   /// Executes `program` with these arguments (the first is its name). Stop signals that the caller
-  /// holds are not held there. Throws Error when it cannot.
-  RankHost(const std::string& program, const std::vector<std::string>& arguments);
+  /// holds are not held there. It is given up, here and below, when neither it nor a process that
+  /// it started has done anything for `silence`. Throws Error when it cannot.
+  RankHost(const std::string& program, const std::vector<std::string>& arguments,
+           Duration silence = std::chrono::minutes(2));
   /// Ends the process if it is still there.
   ~RankHost();
   RankHost(const RankHost&) = delete;
@@ -40,7 +43,7 @@ class RankHost {
 
   /// Waits for what the program says when it is ready. None: it has ended by itself, and said why;
   /// its exit code is code(). A stop signal that comes meanwhile is handed on to the program, which
-  /// ends of it.
+  /// ends of it. Throws Error when it does nothing any more.
   std::optional<std::string> ready();
   int code() const { return code_; }
   /// The signal that ended it before it could say anything; 0: none did.
@@ -54,6 +57,8 @@ class RankHost {
 
  private:
   void finish();
+  Patience while_host_works(const Clock& clock) const;
+  const Duration silence_;
   pid_t pid_ = -1;  // -1: it has ended
   Fd socket_;
   int code_ = 0, killed_by_ = 0;

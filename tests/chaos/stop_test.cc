@@ -337,8 +337,9 @@ TEST(Descriptors, ThatAreTooFewForTheRanksAreNamedAsTheCauseInOneMessage) {
 
 TEST(Descriptors, ThatAreTooFewForTheProgramThatForksTheRanksAreNamedInOneMessageToo) {
   TempFolder folder;
-  Command command(kJob + set({"train.lanes=40", "train.micro_batch_size=1"}) +
-                  Arguments{"--ranks", "40", "--out", folder / "run"});
+  // So many that the program has refused them before the launcher has told it of all.
+  Command command(kJob + set({"train.lanes=200", "train.micro_batch_size=1"}) +
+                  Arguments{"--ranks", "200", "--out", folder / "run"});
   std::vector<pid_t> both;
   ASSERT_TRUE(eventually([&] { return (both = command.processes()).size() == 2; }));
   const rlimit few{30, 30};  // enough to load its libraries

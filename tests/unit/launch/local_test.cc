@@ -1,4 +1,5 @@
-// Ranks that return, throw, die, fall silent or are asked to stop, as processes and as threads.
+// Ranks that return, throw, die, fall silent or are asked to stop, as processes and as threads. It
+// is long because there are many ways to end, and most of them are tried with both kinds of ranks.
 #include "launch/local.h"
 
 #include <fmt/format.h>
@@ -23,6 +24,7 @@
 namespace tutti {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 /// Waits until the run is cancelled, as every rank does that waits for a lost one.
@@ -193,7 +195,7 @@ TEST_P(Launch, ManySignalsAtOnceAreOneRequestAndALaterCtrlCEndsAtOnce) {
     // As an impatient user does, until it is heard: what comes too early is no second thought.
     while (!context.control.cancel.cancelled()) {
       if (context.rank == 1) ::kill(launcher, SIGINT);
-      context.clock.sleep(std::chrono::milliseconds(20), &context.control.cancel);
+      context.clock.sleep(milliseconds(20), &context.control.cancel);
     }
     wait_for_cancel(context);
   });
@@ -278,7 +280,7 @@ TEST_F(LaunchProcesses, NameTheOneThatFellSilent) {
         if (context.rank == 1) ::raise(SIGSTOP);
         wait_for_cancel(context);
       },
-      std::chrono::milliseconds(900));
+      milliseconds(900));
   ASSERT_EQ(result.failures.size(), 1u);
   EXPECT_TRUE(
       result.failures[0].starts_with(fmt::format("rank 1 (pid {}) was silent for ", pids_[1])))
@@ -291,11 +293,11 @@ TEST_F(LaunchProcesses, NameTheSilentOneAlsoWhenItsPeersGiveUpFirst) {
       [](RankContext& context) {
         if (context.rank == 1) ::raise(SIGSTOP);
         // Rank 2 waits for rank 0, which waits for rank 1: its message blames the wrong one.
-        context.clock.sleep(std::chrono::milliseconds(1500), nullptr);
+        context.clock.sleep(milliseconds(1500), nullptr);
         throw CommError(
             {.rank = context.rank, .operation = "reduce", .peer = 0, .reason = "timed out"});
       },
-      std::chrono::milliseconds(1800));
+      milliseconds(1800));
   ASSERT_FALSE(result.ok());
   EXPECT_TRUE(
       result.failures[0].starts_with(fmt::format("rank 1 (pid {}) was silent for ", pids_[1])))
@@ -361,8 +363,8 @@ TEST_F(LaunchProcesses, LeaveIgnoredSignalsIgnored) {
 }
 
 /// A launch whose ranks another program is to fork, which hears nothing.
-LaunchResult launch_by_a_deaf_host(int ranks) {
-  RankHost host("/bin/sleep", {"sleep", "1000"});
+LaunchResult launch_by_a_deaf_host(int ranks, Duration silence = seconds(60)) {
+  RankHost host("/bin/sleep", {"sleep", "1000"}, silence);
   return launch_local({.ranks = ranks, .host = &host}, {});
 }
 
@@ -382,6 +384,22 @@ TEST(LaunchHosted, EndsAtOnceWhenAskedWhileItsHostHearsNothing) {
 TEST(LaunchHosted, FailsWhenItsHostTakesNothing) {
   EXPECT_EQ(launch_by_a_deaf_host(800).failures,
             Failures{"ranks are not started: the process at the other end takes nothing"});
+}
+
+TEST(LaunchHosted, FailsWhenItsHostDoesNothing) {
+  EXPECT_EQ(launch_by_a_deaf_host(2, milliseconds(200)).failures,
+            Failures{"ranks are not started: the process at the other end does nothing"});
+
+  RankHost host("/bin/sleep", {"sleep", "1000"}, milliseconds(200));
+  EXPECT_THROW(host.ready(), Error);
+}
+
+TEST(LaunchHosted, WaitsForAHostWhoseChildWorks) {
+  const char* works = "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done; exit 5";
+  RankHost host("/bin/sh", {"sh", "-c", fmt::format("sh -c '{}'; exit 6", works)},
+                milliseconds(200));
+  EXPECT_EQ(host.ready(), std::nullopt);
+  EXPECT_EQ(host.code(), 6);
 }
 
 #if !__has_feature(thread_sanitizer)  // whose own thread the check must allow
