@@ -19,7 +19,14 @@
 
 namespace tutti {
 
+/// Who has a kernel of its own.
 enum class UpdateKind : int32_t { kSgd, kAdagrad, kRmsprop, kAdam, kAdamw, kLion, kLamb };
+template <>
+inline constexpr EnumName<UpdateKind> kNamesOf<UpdateKind>[] = {
+    {UpdateKind::kSgd, "sgd"},         {UpdateKind::kAdagrad, "adagrad"},
+    {UpdateKind::kRmsprop, "rmsprop"}, {UpdateKind::kAdam, "adam"},
+    {UpdateKind::kAdamw, "adamw"},     {UpdateKind::kLion, "lion"},
+    {UpdateKind::kLamb, "lamb"}};
 
 /// What the elements of a parameter have in common in one step. The host makes it for every
 /// step (engine/updater.h).

@@ -56,15 +56,9 @@ bool Updater::counts(int unit, size_t parameter) const {
 }
 
 UpdateKind Updater::kind() const {
-  // The names are those of `train.optimizer`.
-  static constexpr std::pair<const char*, UpdateKind> kKinds[] = {
-      {"sgd", UpdateKind::kSgd},         {"adagrad", UpdateKind::kAdagrad},
-      {"rmsprop", UpdateKind::kRmsprop}, {"adam", UpdateKind::kAdam},
-      {"adamw", UpdateKind::kAdamw},     {"lion", UpdateKind::kLion},
-      {"lamb", UpdateKind::kLamb}};
-  for (const auto& [name, kind] : kKinds)
-    if (name_ == name) return kind;
-  TUTTI_CHECK(false, "no kind of update is called {}", name_);
+  const std::optional<UpdateKind> kind = value_named<UpdateKind>(name_);
+  TUTTI_CHECK(kind, "no kind of update is called {}", name_);
+  return *kind;
 }
 
 std::vector<RuleScalars> Updater::rules(const StepScalars& scalars, int64_t proposals) const {

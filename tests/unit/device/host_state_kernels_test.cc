@@ -74,9 +74,7 @@ TEST(HostStateKernels, UpdateLikeTheOptimizer) {
     host_kernels::gradient_scales(outcome.get())[1] = 0.25F;
     std::vector<c10::BFloat16> low(kFloats);
     UpdateArguments a;
-    const std::vector<std::string> names{"sgd",   "adagrad", "rmsprop", "adam",
-                                         "adamw", "lion",    "lamb"};
-    a.kind = static_cast<UpdateKind>(std::find(names.begin(), names.end(), name) - names.begin());
+    a.kind = value_named<UpdateKind>(name).value();
     a.nesterov = config.nesterov;
     a.unit = 1;
     a.parameters = p.data();
