@@ -42,6 +42,36 @@ std::string text_at(double x, double y, const std::string& text, const char* fil
                      escaped(text));
 }
 
+std::string legend(double left, const std::vector<LegendEntry>& entries, const LegendStyle& style) {
+  std::string svg;
+  double x = left;
+  for (const LegendEntry& entry : entries) {
+    svg += fmt::format(
+        "<rect x=\"{:.1f}\" y=\"52\" width=\"12\" height=\"12\" rx=\"2.5\" fill=\"{}\"/>\n", x,
+        entry.fill);
+    svg += text_at(x + style.indent, 62.5, entry.name, kInk, style.more);
+    x += style.indent + style.letter * static_cast<double>(std::string(entry.name).size()) +
+         style.gap;
+  }
+  return svg;
+}
+
+TimeAxis time_axis(const TimeSpan& time) {
+  TimeAxis axis;
+  const double most = time.span / time.unit, tick = tick_step(most);
+
+  // A tick that rounding puts just beyond the end is still drawn.
+  for (int k = 0; k * tick <= most * (1 + 1e-9); ++k) {
+    const double x = time.left + k * tick * time.unit * time.scale;
+    axis.lines += fmt::format(
+        "<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\"/>\n", x,
+        time.top - 6, time.bottom, kGrid);
+    axis.numbers += text_at(x, time.bottom + 18, fmt::format("{:.6g}", k * tick), kFaint,
+                            " text-anchor=\"middle\"");
+  }
+  return axis;
+}
+
 double tick_step(double span, int most) {
   // A step is 1, 2 or 5 times a power of ten; the search begins at the power at or below the ideal
   // step.

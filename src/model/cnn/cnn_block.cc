@@ -23,13 +23,11 @@ namespace tutti {
 
 namespace {
 
-class CnnBlock final : public Segment {
+class CnnBlock final : public CnnSegment {
  public:
   CnnBlock(const CnnPlan& plan, size_t index, const ConvKernels& kernels)
-      : shape_(plan.shape),
+      : CnnSegment("block", plan.shape, cnn_stream(plan, index), cnn_stream(plan, index + 1)),
         block_(plan.blocks[index]),
-        in_(cnn_stream(plan, index)),
-        out_(cnn_stream(plan, index + 1)),
         act_(plan.shape.activation),
         k_(kernels) {
     int first = 0;
@@ -41,12 +39,8 @@ class CnnBlock final : public Segment {
     adds_input_ = shape_.residual && !block_.shortcut;
   }
 
-  std::string name() const override { return "block"; }
-  std::vector<Border> inputs() const override { return {in_}; }
-  std::vector<Border> outputs() const override { return {out_}; }
   int64_t saved_bytes() const override { return saved(Carver{}).bytes; }
   int64_t work_bytes() const override { return work(Carver{}).bytes; }
-  bool splits() const override { return true; }
   int64_t deferred_bytes() const override {
     Work w{};
     return between(Carver{}, w).bytes;
@@ -348,9 +342,7 @@ class CnnBlock final : public Segment {
     k_.weight_gradient(padded, w.padded_gradient, lw.gradient_panels, layer.conv, b == 0);
   }
 
-  const CnnShape shape_;
   const CnnBlockShape block_;
-  const Border in_, out_;
   const Activation act_;
   const ConvKernels& k_;
   std::vector<CnnLayer> layers_;

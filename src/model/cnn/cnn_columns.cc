@@ -17,19 +17,19 @@ namespace {
 // Every reason why the network cannot be cut. A group norm whose groups span columns would need
 // statistics of channels that a column does not have.
 void check(const CnnPlan& plan, const Job& job) {
-  const int64_t slices = job.train.tensor_slices;
+  const int64_t columns = job.train.tensor_slices;
   std::vector<std::string> faults;
   for (const int64_t channels : job.model.channels) {
-    check_cut("model.channels", channels, slices, faults);
-    if (plan.shape.norm == NormKind::kGroup && plan.shape.groups(channels) % slices != 0)
+    check_cut("model.channels", channels, columns, faults);
+    if (plan.shape.norm == NormKind::kGroup && plan.shape.groups(channels) % columns != 0)
       faults.push_back(
           fmt::format("train.tensor_slices = {} but model.norm = \"{}\" has {} of {} channels, "
                       "which a cut would divide; "
                       "use batch or none",
-                      slices, job.model.norm,
+                      columns, job.model.norm,
                       plan.shape.groups(channels) == 1 ? "one group" : "groups", channels));
   }
-  check_cut("model.classes", plan.shape.classes, slices, faults);
+  check_cut("model.classes", plan.shape.classes, columns, faults);
   if (!faults.empty()) throw Error(fmt::format("{}", fmt::join(faults, "\n")));
 }
 
@@ -74,7 +74,7 @@ class Column {
     // The shortcut's part is needed where the second segment runs, in the same column: it crosses
     // no exchange.
     const Border hidden{"hidden", x.dims, at::kFloat};
-    Border shortcut = column_part(x, columns_.slices);
+    Border shortcut = column_part(x, columns_.count);
     shortcut.name = "shortcut";
     shortcut.exchange = Exchange::kNone;
     const size_t count = of.shortcut ? 2 * each_ : each_;
@@ -82,13 +82,13 @@ class Column {
 
     // The first convolution and the shortcut read the same input, so they are one segment; the
     // second one needs all channels of what the first makes, which are gathered before it.
-    add(block, "first", 0, count, {from}, {column_part(hidden, columns_.slices), shortcut}, flops,
+    add(block, "first", 0, count, {from}, {column_part(hidden, columns_.count), shortcut}, flops,
         [*this, of](const Pass& pass, Tensors p, Tensors in) {
           return Results{
               activate(shape_.activation, layer(of.layers[0], pass, p, in[0])),
               of.shortcut ? layer(*of.shortcut, pass, p.subspan(each_), in[0]) : own(in[0])};
         });
-    add(block, "second", count, each_, {gathered_parts(hidden, columns_.slices), shortcut},
+    add(block, "second", count, each_, {gathered_parts(hidden, columns_.count), shortcut},
         {joined_part(x, columns_)}, of.layers[1].flops(),
         [*this, of](const Pass& pass, Tensors p, Tensors in) {
           return Results{activate(shape_.activation,
@@ -104,7 +104,7 @@ class Column {
         [*this](const Pass& pass, Tensors p, Tensors in) {
           // All columns drop features of the same vector, so they need one mask: keyed by the
           // layer, and not by the block, which differs between columns.
-          const int layer = pass.block / static_cast<int>(columns_.slices);
+          const int layer = pass.block / static_cast<int>(columns_.count);
           return Results{cnn_classified(shape_, pass, layer, p, in[0])};
         });
     block.segments.push_back(join_segment(logits, columns_, Whole::kSame));
@@ -116,13 +116,13 @@ class Column {
 
   /// The column's own channels of a whole tensor.
   at::Tensor own(const at::Tensor& x) const {
-    const int64_t channels = x.size(1) / columns_.slices;
+    const int64_t channels = x.size(1) / columns_.count;
     return x.narrow(1, columns_.column * channels, channels).clone();
   }
 
   /// A convolution with its norm, of which this column has its part of the groups.
   at::Tensor layer(const ConvShape& whole, const Pass& pass, Tensors p, const at::Tensor& x) const {
-    return cnn_layer(shape_, whole, shape_.groups(whole.out) / columns_.slices, pass, p, x);
+    return cnn_layer(shape_, whole, shape_.groups(whole.out) / columns_.count, pass, p, x);
   }
 
   /// Adds a segment of one layer, so its backward may run in two parts.
@@ -130,8 +130,7 @@ class Column {
            std::vector<Border> out, double flops, TensorFunction function) const {
     AdaptOptions options = options_;
     options.splits = true;
-    options.flops =
-        flops * static_cast<double>(shape_.batch) / static_cast<double>(columns_.slices);
+    options.flops = flops * static_cast<double>(shape_.batch) / static_cast<double>(columns_.count);
     block.segments.push_back(cnn_segment(std::move(options), name, block, first, count,
                                          std::move(in), std::move(out), std::move(function)));
   }
@@ -148,11 +147,11 @@ class Column {
 void add_cnn_columns(const CnnPlan& plan, const Job& job, Model& model) {
   check(plan, job);
   const std::vector<Block> whole = cnn_blocks(plan, job.model);
-  const int64_t slices = job.train.tensor_slices;
-  model.columns = static_cast<int>(slices);
+  const int64_t columns = job.train.tensor_slices;
+  model.columns = static_cast<int>(columns);
   const auto add_layer = [&](auto make) {
-    for (int64_t column = 0; column < slices; ++column)
-      model.blocks.push_back(make(Column(plan, job, {slices, column})));
+    for (int64_t column = 0; column < columns; ++column)
+      model.blocks.push_back(make(Column(plan, job, {columns, column})));
   };
 
   // Layer by layer, and in a layer column by column, as Model wants them. `x` is what flows between

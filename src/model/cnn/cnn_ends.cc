@@ -9,22 +9,16 @@ namespace tutti {
 
 namespace {
 
-class CnnStem final : public Segment {
+class CnnStem final : public CnnSegment {
  public:
   CnnStem(const CnnPlan& plan, Border images, const ConvKernels& kernels)
-      : shape_(plan.shape),
+      : CnnSegment("stem", plan.shape, std::move(images), cnn_stream(plan, 0)),
         layer_(plan.shape, plan.stem, 0),
-        in_(std::move(images)),
-        out_(cnn_stream(plan, 0)),
         act_(plan.shape.activation),
         k_(kernels) {}
 
-  std::string name() const override { return "stem"; }
-  std::vector<Border> inputs() const override { return {in_}; }
-  std::vector<Border> outputs() const override { return {out_}; }
   int64_t saved_bytes() const override { return saved(Carver{}).bytes; }
   int64_t work_bytes() const override { return work(Carver{}).bytes; }
-  bool splits() const override { return true; }
   int64_t deferred_bytes() const override {
     Work w{};
     return between(Carver{}, w).bytes;
@@ -161,29 +155,21 @@ class CnnStem final : public Segment {
     return layer_.conv.height / 2 * (layer_.conv.width / 2) * layer_.conv.out;
   }
 
-  const CnnShape shape_;
   const CnnLayer layer_;
-  const Border in_, out_;
   const Activation act_;
   const ConvKernels& k_;
 };
 
-class CnnHead final : public Segment {
+class CnnHead final : public CnnSegment {
  public:
   CnnHead(const CnnPlan& plan, const CnnTables& tables)
-      : shape_(plan.shape),
-        in_(cnn_stream(plan, plan.blocks.size())),
-        out_(cnn_logits(plan)),
+      : CnnSegment("head", plan.shape, cnn_stream(plan, plan.blocks.size()), cnn_logits(plan)),
         pixels_(plan.blocks.back().height() * plan.blocks.back().width()),
         features_(plan.blocks.back().channels()),
         tables_(tables) {}
 
-  std::string name() const override { return "head"; }
-  std::vector<Border> inputs() const override { return {in_}; }
-  std::vector<Border> outputs() const override { return {out_}; }
   int64_t saved_bytes() const override { return saved(Carver{}).bytes; }
   int64_t work_bytes() const override { return work(Carver{}).bytes; }
-  bool splits() const override { return true; }
   int64_t deferred_bytes() const override {
     return shape_.batch * shape_.classes * static_cast<int64_t>(sizeof(float));  // dlogits
   }
@@ -277,8 +263,6 @@ class CnnHead final : public Segment {
     return w;
   }
 
-  const CnnShape shape_;
-  const Border in_, out_;
   const int64_t pixels_, features_;
   const CnnTables tables_;
 };

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "model/cnn/cnn_shape.h"
 #include "model/core/segment.h"
@@ -13,6 +16,26 @@ namespace tutti {
 struct CnnTables {
   const Kernels& kernels;
   const ConvKernels& conv;
+};
+
+/// What they have in common: each reads one border and puts out one, and all of them have a
+/// backward in two parts, so that any of them may fill a pipeline's waits.
+class CnnSegment : public Segment {
+ public:
+  CnnSegment(const char* name, const CnnShape& shape, Border in, Border out)
+      : shape_(shape), name_(name), in_(std::move(in)), out_(std::move(out)) {}
+
+  std::string name() const override { return name_; }
+  std::vector<Border> inputs() const override { return {in_}; }
+  std::vector<Border> outputs() const override { return {out_}; }
+  bool splits() const override { return true; }
+
+ protected:
+  const CnnShape shape_;
+
+ private:
+  const char* name_;
+  const Border in_, out_;
 };
 
 /// The stem reads `images`; block `index` is plan.blocks[index]; the head puts out the logits.

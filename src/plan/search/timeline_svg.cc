@@ -61,9 +61,10 @@ enum : size_t {
   kDisk
 };
 
-/// Both ends of a message look alike. Waits for borrowed memory count with the vote.
 size_t kind_of(const Instruction& i) {
   switch (i.op) {
+    // Compute has a kind for whatever a schedule may move on its own: a forward that is computed
+    // again, and each of the two parts of a backward.
     case Op::kLoad:
       return kLoad;
     case Op::kForward:
@@ -76,6 +77,9 @@ size_t kind_of(const Instruction& i) {
       return kNorm;
     case Op::kUpdate:
       return kUpdate;
+
+    // A bar's title names its instruction, so both ends of a message may look alike, and so may
+    // both ways of the second tier.
     case Op::kReduce:
       return kReduce;
     case Op::kGather:
@@ -88,6 +92,8 @@ size_t kind_of(const Instruction& i) {
     case Op::kFetch:
     case Op::kEvict:
       return kDisk;
+
+    // Waits for borrowed memory count with the vote: in all of these a rank waits for the others.
     case Op::kVote:
     case Op::kAcquire:
     case Op::kRelease:
@@ -125,29 +131,81 @@ std::vector<Bar> bars_of(const Queue& queue, const std::vector<InstructionTime>&
   return bars;
 }
 
+using MicroBatch = std::pair<int, int>;  // (lane, micro)
+
 /// The micro-batches of a rank in the order in which it first meets them: the numbers on the bars.
-std::vector<std::pair<int, int>> sequence_of(const Program& program) {
-  std::vector<std::pair<int, int>> sequence;
+std::vector<MicroBatch> sequence_of(const Program& program) {
+  std::vector<MicroBatch> sequence;
   for (const Instruction& i : program.queues[0].instructions)
     if (i.op == Op::kForward &&
-        std::find(sequence.begin(), sequence.end(), std::pair(i.lane, i.micro)) == sequence.end())
+        std::find(sequence.begin(), sequence.end(), MicroBatch(i.lane, i.micro)) == sequence.end())
       sequence.emplace_back(i.lane, i.micro);
   return sequence;
 }
 
-/// Only the kinds that the picture has. Widths of names are estimated: 6.8 pixels per letter.
-std::string legend(const std::set<size_t>& used) {
-  std::string svg;
-  double x = kLeft;
-  for (size_t kind : used) {
-    const Kind& k = kKinds[kind];
-    svg += fmt::format(
-        "<rect x=\"{:.1f}\" y=\"52\" width=\"12\" height=\"12\" rx=\"2.5\" fill=\"{}\"/>\n", x,
-        k.fill);
-    svg += text_at(x + 17, 62.5, k.name, kInk, " font-size=\"12\"");
-    x += 17 + 6.8 * static_cast<double>(std::string(k.name).size()) + 18;
+/// What has been drawn so far, from top to bottom. Grounds are to be drawn first, then bars, then
+/// labels: what is drawn later is on top.
+struct Drawn {
+  std::string grounds, bars, labels;
+  std::set<size_t> used;  // kinds of bars
+  double y = kTop;        // where the next row begins
+};
+
+/// A bar has at least half a pixel, so that no instruction vanishes; wide ones leave a seam to the
+/// next. Its title, which browsers show on hovering, names the instruction.
+void draw_bar(const Bar& bar, const Queue& queue, bool compute, double scale,
+              const std::vector<MicroBatch>& sequence, Drawn& drawn) {
+  drawn.used.insert(bar.kind);
+  const double x = kLeft + bar.begin * scale, width = std::max((bar.end - bar.begin) * scale, 0.5);
+  const double seen = width > 3 ? width - 0.6 : width;
+  const Instruction& first = queue.instructions[static_cast<size_t>(bar.first)];
+  drawn.bars += fmt::format(
+      "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\"{} "
+      "fill=\"{}\"><title>{}{}, "
+      "{}</title></rect>\n",
+      x, drawn.y, seen, compute ? kRow : kThin, compute && width > 6 ? " rx=\"2\"" : "",
+      kKinds[bar.kind].fill, escaped(to_string(first)),
+      bar.last > bar.first ? fmt::format(" and {} more", bar.last - bar.first) : "",
+      seconds_text(bar.end - bar.begin));
+
+  // Bars of compute carry the number of their micro-batch where it fits.
+  const auto number = std::find(sequence.begin(), sequence.end(), MicroBatch(bar.lane, bar.micro));
+  if (!compute || number == sequence.end() || bar.kind == kLoad) return;
+  const std::string text = std::to_string(number - sequence.begin());
+  if (width > 6.5 * static_cast<double>(text.size()) + 5)
+    drawn.bars += text_at(x + seen / 2, drawn.y + kRow / 2 + 4, text, kKinds[bar.kind].ink,
+                          " text-anchor=\"middle\" font-size=\"11\"");
+}
+
+/// A rank's rows: for each queue that does something its name, its ground and its bars.
+void draw_rank(const Program& program, const RankSimulation& times, double scale, Drawn& drawn) {
+  const std::vector<MicroBatch> sequence = sequence_of(program);
+  drawn.labels += text_at(24, drawn.y + kRow / 2 + 4.5, fmt::format("rank {}", program.rank), kInk,
+                          " font-weight=\"600\"");
+  for (size_t q = 0; q < program.queues.size(); ++q) {
+    const Queue& queue = program.queues[q];
+    if (queue.instructions.empty()) continue;
+
+    // Compute is what a reader looks at first, so its row is higher and its name larger.
+    const bool compute = q == 0;
+    const double height = compute ? kRow : kThin;
+    drawn.labels += text_at(
+        kLeft - 10, drawn.y + height / 2 + (compute ? 4.5 : 3), queue.name, kFaint,
+        compute ? " text-anchor=\"end\" font-size=\"12\"" : " text-anchor=\"end\" font-size=\"9\"");
+    drawn.grounds += fmt::format(
+        "<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" rx=\"2\" fill=\"#f3f5f7\"/>\n",
+        kLeft, drawn.y, kPlot, height);
+    for (const Bar& bar : bars_of(queue, times.queues[q], 0.4 / scale))
+      draw_bar(bar, queue, compute, scale, sequence, drawn);
+    drawn.y += height + kGap;
   }
-  return svg;
+}
+
+/// Only the kinds that the picture has, in the order of kKinds.
+std::vector<LegendEntry> entries_of(const std::set<size_t>& used) {
+  std::vector<LegendEntry> entries;
+  for (size_t kind : used) entries.push_back({kKinds[kind].name, kKinds[kind].fill});
+  return entries;
 }
 
 }  // namespace
@@ -155,86 +213,29 @@ std::string legend(const std::set<size_t>& used) {
 std::string timeline_svg(std::span<const Program> programs, const Simulation& simulation,
                          const std::string& title) {
   const double span = std::max(simulation.seconds, 1e-9), scale = kPlot / span;
-
-  // Grounds and grid lines are drawn first, then bars, then labels: what is drawn later is on top.
-  std::string grounds, bars, labels;
-  std::set<size_t> used;
-  double y = kTop;
+  Drawn drawn;
   for (size_t r = 0; r < programs.size(); ++r) {
-    const Program& program = programs[r];
-    const auto sequence = sequence_of(program);
-    if (r > 0) y += kRankGap;
-    labels += text_at(24, y + kRow / 2 + 4.5, fmt::format("rank {}", program.rank), kInk,
-                      " font-weight=\"600\"");
-    for (size_t q = 0; q < program.queues.size(); ++q) {
-      const Queue& queue = program.queues[q];
-      if (queue.instructions.empty()) continue;
-
-      // A row: its name, its ground, its bars.
-      const bool compute = q == 0;
-      const double height = compute ? kRow : kThin;
-      labels += text_at(kLeft - 10, y + height / 2 + (compute ? 4.5 : 3), queue.name, kFaint,
-                        compute ? " text-anchor=\"end\" font-size=\"12\""
-                                : " text-anchor=\"end\" font-size=\"9\"");
-      grounds += fmt::format(
-          "<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" rx=\"2\" fill=\"#f3f5f7\"/>\n",
-          kLeft, y, kPlot, height);
-      for (const Bar& bar : bars_of(queue, simulation.ranks[r].queues[q], 0.4 / scale)) {
-        // A bar has at least half a pixel, so that no instruction vanishes; wide ones leave a seam
-        // to the next. Its title, which browsers show on hovering, names the instruction.
-        used.insert(bar.kind);
-        const double x = kLeft + bar.begin * scale,
-                     width = std::max((bar.end - bar.begin) * scale, 0.5);
-        const double drawn = width > 3 ? width - 0.6 : width;
-        const Instruction& first = queue.instructions[static_cast<size_t>(bar.first)];
-        bars += fmt::format(
-            "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\"{} "
-            "fill=\"{}\"><title>{}{}, "
-            "{}</title></rect>\n",
-            x, y, drawn, height, compute && width > 6 ? " rx=\"2\"" : "", kKinds[bar.kind].fill,
-            escaped(to_string(first)),
-            bar.last > bar.first ? fmt::format(" and {} more", bar.last - bar.first) : "",
-            seconds_text(bar.end - bar.begin));
-
-        // Bars of compute carry the number of their micro-batch where it fits.
-        const auto number =
-            std::find(sequence.begin(), sequence.end(), std::pair(bar.lane, bar.micro));
-        if (!compute || number == sequence.end() || bar.kind == kLoad) continue;
-        const std::string text = std::to_string(number - sequence.begin());
-        if (width > 6.5 * static_cast<double>(text.size()) + 5)
-          bars += text_at(x + drawn / 2, y + kRow / 2 + 4, text, kKinds[bar.kind].ink,
-                          " text-anchor=\"middle\" font-size=\"11\"");
-      }
-      y += height + kGap;
-    }
+    if (r > 0) drawn.y += kRankGap;
+    draw_rank(programs[r], simulation.ranks[r], scale, drawn);
   }
 
-  // The axis of time, in a unit that suits the step's length, with round ticks.
-  const double bottom = y + 4;
+  // The numbers of the axis are in a unit that suits the step's length.
+  const double bottom = drawn.y + 4;
   const double unit = span < 1e-3 ? 1e-6 : span < 1 ? 1e-3 : 1;
-  const double tick = tick_step(span / unit);
-  for (int k = 0; k * tick <= span / unit * (1 + 1e-9); ++k) {
-    const double x = kLeft + k * tick * unit * scale;
-    grounds += fmt::format(
-        "<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\"/>\n", x,
-        kTop - 6, bottom, kGrid);
-    labels +=
-        text_at(x, bottom + 18, fmt::format("{:.6g}", k * tick), kFaint, " text-anchor=\"middle\"");
-  }
-  labels += text_at(kLeft - 10, bottom + 18,
-                    unit == 1      ? "s"
-                    : unit == 1e-3 ? "ms"
-                                   : "us",
-                    kFaint, " text-anchor=\"end\"");
+  const char* unit_name = unit == 1 ? "s" : unit == 1e-3 ? "ms" : "us";
+  const TimeAxis axis = time_axis({kLeft, kTop, bottom, span, unit, scale});
 
   // What the picture says in sum, at the right of the title.
   const std::string right =
       fmt::format("{}, bubble {:.1f} %, exposed communication {:.1f} %", seconds_text(span),
                   100 * simulation.bubble_share(), 100 * simulation.exposed_share());
+  const LegendStyle style{.indent = 17, .letter = 6.8, .gap = 18, .more = " font-size=\"12\""};
   return opening(kWidth, bottom + 34) +
          text_at(24, 32, title, kInk, " font-size=\"17\" font-weight=\"600\"") +
          text_at(kWidth - kRight, 32, right, kFaint, " font-size=\"13\" text-anchor=\"end\"") +
-         legend(used) + grounds + bars + labels + "</svg>\n";
+         legend(kLeft, entries_of(drawn.used), style) + drawn.grounds + axis.lines + drawn.bars +
+         drawn.labels + axis.numbers +
+         text_at(kLeft - 10, bottom + 18, unit_name, kFaint, " text-anchor=\"end\"") + "</svg>\n";
 }
 
 }  // namespace tutti
