@@ -1,3 +1,5 @@
+// Holds the threads at a gate until all of them are there. What is measured on them then runs at
+// the same time, and nothing runs if one of them cannot be started.
 #include "app/at_once.h"
 
 #include <atomic>

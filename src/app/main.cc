@@ -1,3 +1,5 @@
+// The program `tutti-torch`, which loads LibTorch: the whole command. The front
+// (app/front/main.cc) becomes it for what it does not do itself.
 #include "app/tutti_main.h"
 
 namespace tutti {

@@ -47,7 +47,7 @@ struct Own {
   // by source and term: where the part's first float is
   std::vector<std::vector<const float*>> bases{};
   // the sum waits here until others have read what it overwrites
-  float* staged = nullptr;
+  float* aside = nullptr;
   int64_t level_size = 0;
 
   /// Whether my stack covers these floats.
@@ -90,16 +90,16 @@ class Maker {
       units_.push_back(std::move(own));
     }
 
-    // The order matters: a stack that others read first is staged by what is given, bases are found
-    // by what is taken, and folds and returns name both.
+    // The order matters: what is given says which sums wait aside, what is taken finds the bases,
+    // and folds and returns name both.
     prepare_giving();
     for (size_t u = 0; u < units_.size(); ++u) prepare_taking(u);
     prepare_receives();
     prepare_folds();
     if (transfer.returned == Return::kBlocks) prepare_returns();
     for (const Own& own : units_)
-      if (own.staged != nullptr)
-        lists_.staged.push_back({own.levels[0], own.staged, own.slice.size()});
+      if (own.aside != nullptr)
+        lists_.aside.push_back({own.levels[0], own.aside, own.slice.size()});
   }
 
   TreeLists take() { return std::move(lists_); }
@@ -126,7 +126,7 @@ class Maker {
   }
 
   void prepare_giving() {
-    std::vector<bool> stage(units_.size());
+    std::vector<bool> aside(units_.size());
     for (size_t m = 0; m < transfer_.ranks.size(); ++m) {
       // Everybody begins with another owner, so that no rank is everyone's first.
       const size_t turn = (member_ + m) % transfer_.ranks.size();
@@ -143,7 +143,7 @@ class Maker {
         // What the sum will overwrite must have left before, as a message, or the sum must wait
         // aside until its reader has taken it.
         if (units_[g.unit].overwrites(at, g.floats.size())) {
-          if (reads) stage[g.unit] = true;
+          if (reads) aside[g.unit] = true;
           lists_.sends_first |= !reads;
         }
         if (!reads)
@@ -158,10 +158,10 @@ class Maker {
     TUTTI_CHECK(lists_.takers.empty() || arena_.data() == transport_.window().data(),
                 "{}: the arena is not the window that the others read", name_.text);
     for (size_t u = 0; u < units_.size(); ++u) {
-      if (!stage[u]) continue;
+      if (!aside[u]) continue;
       TUTTI_CHECK(transfer_.in_place() && transfer_.levels == 1,
                   "{}: the stack covers what others read", name_.text);
-      units_[u].staged = take_scratch(units_[u].slice.size());
+      units_[u].aside = take_scratch(units_[u].slice.size());
     }
   }
 
@@ -270,8 +270,8 @@ class Maker {
                     Range piece) {
     FoldCall call{nullptr, {}, {}, piece.size()};
     const size_t first = sources[0];
-    call.out = own.staged != nullptr ? own.staged + (piece.begin - own.slice.begin)
-                                     : own.at_level(sum.level, first, piece.begin);
+    call.out = own.aside != nullptr ? own.aside + (piece.begin - own.slice.begin)
+                                    : own.at_level(sum.level, first, piece.begin);
     for (size_t s : sources)
       for (int term : sum.terms)
         call.terms.push_back(term < 0 ? own.at_level(-1 - term, s, piece.begin)
@@ -300,7 +300,7 @@ class Maker {
         lists_.returning.push_back({transfer_.ranks[turn], part(b), b, in_first_term(theirs[b])});
       for (size_t b = 0; b < mine.size(); ++b) {
         const Own& own = units_[mine[b].unit];
-        TUTTI_CHECK(own.staged == nullptr, "{}: two ranks return the same floats", name_.text);
+        TUTTI_CHECK(own.aside == nullptr, "{}: two ranks return the same floats", name_.text);
         lists_.returned.push_back(
             {transfer_.ranks[turn], part(b), b,
              bytes(own.in_place(mine[b].floats.begin), mine[b].floats.size())});

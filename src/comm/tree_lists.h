@@ -32,7 +32,7 @@ struct FoldCall {
 };
 
 /// A sum that waits until others have read what it overwrites.
-struct StagedSum {
+struct SumAside {
   float* to;
   const float* from;
   int64_t floats;
@@ -49,7 +49,7 @@ struct TreeLists {
   std::vector<BlockMessage> returning, returned;    ///< others' blocks to me, mine to the others
   /// by block of any owner
   std::vector<size_t> sends_until, returning_until, returned_until;
-  std::vector<StagedSum> staged;
+  std::vector<SumAside> aside;
 };
 
 /// The arguments are those of make_sum_pull; `scratch` has at least tree_scratch_bytes() bytes.

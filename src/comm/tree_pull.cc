@@ -77,7 +77,7 @@ class TreePull final : public SumPull {
     // here is written last, when they have all read it.
     if (!l.givers.empty()) raise(kSumTaken);
     await(l.takers, kSumTaken);
-    for (const StagedSum& sum : l.staged)
+    for (const SumAside& sum : l.aside)
       std::memcpy(sum.to, sum.from, static_cast<size_t>(sum.floats) * sizeof(float));
     leaving.wait_all(patience);
     back.wait_all(patience);

@@ -178,6 +178,7 @@ std::span<const PipelinePart> parts() {
 
 template <>
 std::span<const MetricPart> parts() {
+  // The line of an evaluation shows its headlines in the order of these rows.
   static const std::vector<MetricPart> all = {
       {.name = "loss", .help = "what is minimised", .larger_is_better = false},
       {.name = "accuracy", .help = "share of targets that were hit", .headline = true},

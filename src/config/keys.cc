@@ -518,9 +518,7 @@ void add_layout(std::vector<Key>& keys) {
       .range(0, 65536);
   rows.add(&C::plan, "plan", PlanKind::kGiven, "`auto`: the planner chooses what is not set");
   rows.add(&C::workers, "workers", Workers::kProcess, "what a rank is");
-  rows.add(&C::hosts, "hosts", 1,
-           "ranks are grouped into hosts in order, where no launcher says it")
-      .range(1, 65536);
+  rows.add(&C::hosts, "hosts", 1, "ranks are grouped into hosts in order").range(1, 65536);
   rows.add(&C::transport, "transport", "auto",
            "what carries the bytes; `auto`: shm, inproc between threads, nccl between GPUs")
       .one_of(with_auto(names_of<TransportPart>()));
@@ -606,7 +604,7 @@ void add_layout(std::vector<Key>& keys) {
            "by a feature, or a function of one's own");
   rows.add(&C::partition_by, "partition_by", kByClass, "feature: the column, or `class`");
   rows.add(&C::bucket_floats, "bucket_floats", kParcelFloats,
-           "small units are merged into buckets of about so many floats")
+           "small units are merged into parcels of about so many floats")
       .range(1, 1e12);
 
   // Only transports that listen read these.

@@ -56,11 +56,13 @@ struct Parse {
 };
 
 void Parse::set(const Key& key, const TomlEntry& entry, const std::string& place, Origin origin) {
+  // With --set an integer that 64 bits do not hold has been read as a bare word.
   const auto value = entry.value ? convert(key, *entry.value) : std::nullopt;
   const auto* word = entry.value ? std::get_if<std::string>(&*entry.value) : nullptr;
   const bool digits =
       word && !word->empty() && word->find_first_not_of("+-0123456789") == std::string::npos;
-  // with more of them than 64 bits hold
+
+  // A key has one fault at most: that of its range is only asked of a value of its type.
   if (!value && digits && key.type() == ValueType::kInteger) {
     const std::string range = key.limits.text();
     faults.push_back(fmt::format("{}: {} = {} is out of range: it must be {}{}", place,
@@ -84,6 +86,7 @@ void Parse::read_file(std::string_view text, const std::string& source, bool bui
     faults.push_back(
         fmt::format("{}:{}: not TOML: {}", source, document.fault_line, document.fault));
   }
+
   // Wherever it stands, the base comes first: what the file says overrides it.
   auto& entries = document.entries;
   std::stable_partition(entries.begin(), entries.end(), [](const auto& entry) {
@@ -100,13 +103,17 @@ void Parse::read_entry(const TomlEntry& entry, const std::string& source, bool b
   };
   if (entry.section.empty()) return read_top(entry, place, depth);
   if (refuse_later(entry.section, entry.key, entry.value, place)) return;
+
+  // An unknown section is one fault, not one for each of its keys.
   if (!is_section(entry.section) && !later_section(entry.section)) {
-    if (!entry.key.empty()) return;  // one fault for a section, not one for each of its keys
+    if (!entry.key.empty()) return;
     const std::string near = nearest_section(entry.section);
     return faults.push_back(fmt::format("{}: unknown section [{}]{}", place, entry.section,
                                         did_you_mean(near.empty() ? "" : "[" + near + "]")));
   }
   if (entry.key.empty()) return;
+
+  // What a built-in job says does not come from a line that the user could mend.
   if (const Key* key = find_key(entry.section, entry.key))
     return set(
         *key, entry, place,
@@ -168,6 +175,7 @@ void Parse::read_setting(const Setting& setting) {
   const std::string name = dot == std::string::npos ? setting.key : setting.key.substr(dot + 1);
   const auto entry = read_toml_value(setting.value);
   if (refuse_later(section, name, entry ? entry->value : std::nullopt, place)) return;
+
   const Key* key = find_key(section, name);
   if (!key) {
     std::string near = nearest_key(section, name);

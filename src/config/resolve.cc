@@ -92,17 +92,24 @@ void resolve(Job& job, const Machine& machine, const ModelRules& rules) {
     job.origin[name] = {Origin::Kind::kResolved};
   };
   const std::string automatic = "auto";
+
+  // The device comes first, since the number of ranks and the transport follow from it.
   settle("numerics.device", job.numerics.device, DeviceKind::kAuto, automatic_device(machine));
   const bool cuda = job.numerics.device == DeviceKind::kCuda;
   const int64_t places = cuda ? static_cast<int64_t>(machine.gpus.size()) : machine.cores;
   settle("layout.ranks", job.layout.ranks, 0, automatic_ranks(job, places));
   settle("layout.transport", job.layout.transport, automatic,
          std::string(automatic_transport(cuda, job.layout.workers)));
-  std::vector<std::string> ignored;  // named by the check below
+
+  // The columns of a table say sizes of the model, and whether the loss is one of classes. Their
+  // faults are named by the check below.
+  std::vector<std::string> ignored;
   const ColumnSizes columns = sizes_of(parse_columns(job.data.columns, ignored));
   if (ignored.empty()) settle_sizes(job, columns);
   settle("model.norm", job.model.norm, NormKind::kAuto, automatic_norm(job));
   settle("loss.kind", job.loss.kind, automatic, automatic_loss(job, columns));
+
+  // The rest follows from what has been settled by now, and from the machine.
   settle("train.baseline", job.train.baseline, BaselineKind::kAuto, baseline_offered(job));
   settle("layout.fold", job.layout.fold, FoldKind::kAuto, FoldKind::kLocal);
   settle("layout.zero", job.layout.zero, kAutomatic, automatic_zero(job));

@@ -1,4 +1,4 @@
-// A flight slot is known by its buffers: a Load that names buffers of an earlier one fills the same
+// A data slot is known by its buffers: a Load that names buffers of an earlier one fills the same
 // slot. Buffers that are lent have no memory of the rank; after each Load the loader's tensors take
 // their place.
 #include "engine/data_slots.h"

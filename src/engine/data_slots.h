@@ -1,5 +1,5 @@
-// The data of micro-batches in flight, for programs that have it. A Load fills the data buffers of
-// a flight slot, and the segments of its micro-batch read them; the slot is used again once its
+// The data of micro-batches in flight, for programs that have it. A Load fills the buffers of a
+// data slot, and the segments of its micro-batch read them; the slot is used again once its
 // micro-batch is done.
 #pragma once
 

@@ -94,8 +94,8 @@ const std::vector<ValueTerm>& value_terms();
 std::vector<std::string> metric_names(Task task);
 
 /// Lines for people: the averages, then what is known of every class (up to 100), then the
-/// confusion matrix (of up to 20 classes). Metrics come in the order of config/job_parts.cc. `names`
-/// are the classes', or empty. The text ends with a line end, unless it is empty.
+/// confusion matrix (of up to 20 classes). Metrics come in the order of config/job_parts.cc.
+/// `names` are the classes', or empty. The text ends with a line end, unless it is empty.
 std::string metrics_table(const nlohmann::json& report, const std::vector<std::string>& names);
 
 }  // namespace tutti

@@ -119,6 +119,8 @@ struct Executor::Impl {
       };
       // An event that has been signalled already costs no look at the clock.
       if (ready()) continue;
+      // Another queue of this process signals it, or stops all when it throws: who waits for another
+      // rank there has a deadline.
       const Time since = clock.now();
       if (clock.wait(event.signal, ready, Deadline::never(), cancel) == WaitResult::kCancelled) {
         throw_cancelled(program.queues[number], instruction, since);
@@ -172,6 +174,7 @@ struct Executor::Impl {
     }
   }
 
+  /// Queues end, since each of their waits does.
   void wait_until_zero(std::atomic<int>& count) {
     const auto ready = [&] { return count.load(std::memory_order_acquire) == 0; };
     while (!ready()) clock.wait(done, ready, Deadline::never(), nullptr);

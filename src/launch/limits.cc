@@ -1,3 +1,5 @@
+// Reads what the system allows from rlimits, /proc and the control groups, and counts the files and
+// threads that a rank takes, by its kind and its transport.
 #include "launch/limits.h"
 
 #include <fmt/format.h>

@@ -29,8 +29,8 @@ struct Membership {
 Membership first_epoch(int workers, int worker, int hosts, const std::string& address);
 /// The epoch after `now`, with these members, as `worker` sees it.
 Membership next_epoch(const Membership& now, std::vector<int> members, int worker);
-/// All workers of the run in the order of their numbers, spares included, as `worker` sees them: who
-/// meets when an epoch ends and `next` begins. The epoch is that of `next`.
+/// All workers of the run in the order of their numbers, spares included, as `worker` sees them:
+/// who meets when an epoch ends and `next` begins. The epoch is that of `next`.
 Membership everybody(const Membership& next, int worker);
 
 }  // namespace tutti

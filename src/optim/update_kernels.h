@@ -64,7 +64,7 @@ struct UpdateKernels {
   void (*adamw)(float* p, const float* g, float* m, float* v, int64_t n, const MomentScalars& s);
   void (*lion)(float* p, const float* g, float* m, int64_t n, const MomentScalars& s);
   /// Moves the moments and returns the chunk's sums. Element i is added to accumulator i % 16, in
-  /// order, and the accumulators are folded in halves.
+  /// order, and the accumulators are added in halves.
   ChunkSquares (*lamb_measure)(const float* p, const float* g, float* m, float* v, int64_t n,
                                const MomentScalars& s);
   void (*lamb_update)(float* p, const float* m, const float* v, int64_t n, const MomentScalars& s);

@@ -51,6 +51,7 @@ void from_bytes(const std::string& bytes, Standing& standing, Decision& decision
 }  // namespace
 
 void Trainer::enter(const Membership& next, const LayoutConfig& layout) {
+  // What every worker can refuse by itself comes before anybody waits for the others.
   TUTTI_CHECK(next.epoch > membership_.epoch, "epoch {} after epoch {}", next.epoch,
               membership_.epoch);
   if (layout.workers != worker_.job.layout.workers)
@@ -83,6 +84,7 @@ void Trainer::enter(const Membership& next, const LayoutConfig& layout) {
   }
   worker_.context.recovered();
 
+  // Members of the next epoch connect and take its memory; a spare only gives what it has.
   HeldState held;
   std::unique_ptr<EpochRun> run;
   if (next.takes_part()) {
@@ -91,6 +93,8 @@ void Trainer::enter(const Membership& next, const LayoutConfig& layout) {
   }
   take_over(all, layout, *meeting, held);
 
+  // The new state takes the old one's place only for good when all have begun. Until then the old
+  // one is kept, from which another epoch could be entered.
   HeldState old = std::exchange(worker_.state, std::move(held));
   try {
     if (run != nullptr) run->begin();
@@ -111,6 +115,7 @@ void Trainer::take_over(const Membership& all, const LayoutConfig& layout, Rende
   Job job = worker_.job;
   job.layout = layout;
   RankContext& context = worker_.context;
+
   // Those that only give wait here for those that take memory.
   meeting.exchange({}, context.while_working(timeout_of(job)));
   const std::unique_ptr<Transport> connection = connect_members(
@@ -127,16 +132,17 @@ void Trainer::take_over(const Membership& all, const LayoutConfig& layout, Rende
 
 /// After it all workers are at the same step, with the same progress.
 void Trainer::settle(Rendezvous& meeting) {
-  const bool holds = worker_.state.units != nullptr;
   // An epoch that could not be entered has left its members without a run, but with their state.
+  const bool holds = worker_.state.units != nullptr;
   Decision mine = run_ != nullptr ? run_->engine().decided() : settled_;
   // The vote was seen here; what came after it may have been cut.
   if (left_ && mine.step == committed()) finish(mine);
 
+  // Of all workers that hold state, who has come furthest says where everybody goes on.
   const Standing standing{worker_.progress, holds};
   const std::vector<Card> cards = meeting.exchange(
       {.bytes = to_bytes(standing, mine)}, worker_.context.while_working(timeout_of(worker_.job)));
-  Standing first;  // who has come furthest
+  Standing first;
   Decision decision;
   for (const Card& card : cards) {
     Standing its;
@@ -147,8 +153,10 @@ void Trainer::settle(Rendezvous& meeting) {
     first = its;
     decision = std::move(its_decision);
   }
+
+  // Whoever is behind has left the last step before its decision. A device's backend tells nothing
+  // of decisions, and refuses to finish.
   if (holds && committed() < first.progress.step) {
-    // A device's backend tells nothing of decisions, and refuses to finish.
     TUTTI_CHECK(left_ && committed() + 1 == first.progress.step &&
                     (on_device() || decision.step == committed()),
                 "step {} here, {} elsewhere", committed(), first.progress.step);

@@ -81,6 +81,8 @@ std::shared_ptr<const Plans> plan_epoch(const Worker& worker, const Job& job,
   }
   const std::vector<Card> cards =
       rendezvous.exchange({.object = made}, worker.context.while_working(timeout_of(worker.job)));
+
+  // The card of rank 0 holds the plan itself, since threads share their memory.
   const auto first = std::static_pointer_cast<Made>(cards[0].object);
   if (first->refused) std::rethrow_exception(first->refused);
   return first->plan;

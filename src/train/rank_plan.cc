@@ -20,6 +20,9 @@ std::vector<int> layers_of(const std::string& cut, const ModelShape& shape) {
   for (size_t begin = 0; !cut.empty() && begin <= cut.size();) {
     const size_t end = std::min(cut.find(',', begin), cut.size());
     std::string name = cut.substr(begin, end - begin);
+
+    // People put a blank after a comma. Column 0 has the layer's own name, so it stands for all
+    // columns.
     name.erase(0, name.find_first_not_of(' '));
     name.erase(name.find_last_not_of(' ') + 1);
     const auto found =
@@ -58,8 +61,12 @@ MeshOptions mesh_options(const Job& job, const ModelShape& shape, int slots) {
 Plans plan_ranks(const Job& job, const ModelShape& shape, int slots, bool on_device) {
   MeshOptions options = mesh_options(job, shape, slots);
   options.device = on_device;
+
+  // What the layout asks of the model is checked first, since a plan takes it for granted.
   if (auto faults = mesh_faults(shape, options); !faults.empty())
     throw ConfigError(std::move(faults));
+
+  // How many parcels there are is known once they are planned.
   Plans plan;
   plan.steps = plan_mesh(shape, options);
   if (plan.steps.parcels.size() > static_cast<size_t>(kFlaggedParcels))
@@ -67,6 +74,8 @@ Plans plan_ranks(const Job& job, const ModelShape& shape, int slots, bool on_dev
         "the model's units travel in {} parcels, but ranks have flags for {}; fewer layers "
         "or tensor_slices work, or a larger layout.bucket_floats",
         plan.steps.parcels.size(), kFlaggedParcels)});
+
+  // Both plans are proved before a rank runs them: a mistake of the planner must not train wrongly.
   plan.evaluation = plan_evaluation(shape, options, plan.steps);
   for (const Plan* made : {&plan.steps, &plan.evaluation})
     if (auto faults = prove(*made, shape); !faults.empty()) throw ConfigError(std::move(faults));

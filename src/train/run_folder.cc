@@ -94,10 +94,13 @@ LockedRun create_run(const std::string& path, const Job& job) {
     if (const std::string reason = claim(path, run); !reason.empty())
       throw Error(fmt::format("--out {}: {}", path, reason));
   }
+
   // A name that another start takes in this moment is not free any more.
   for (int n = 1; !run.lock; ++n)
     if (const std::string free = fmt::format("runs/{}-{}", job.name, n); !path_exists(free))
       claim(free, run);
+
+  // A folder that is half made would be in the way of the next try.
   try {
     for (const std::string& inside : {run.folder.path + "/trace", run.folder.checkpoints()})
       make_folders(inside);
@@ -134,6 +137,8 @@ std::string checkpoint_of(const RunFolder& folder) {
   auto later = [&](const std::string& path) {  // names of higher steps are longer, or sort later
     return path.size() != latest.size() ? path.size() > latest.size() : path > latest;
   };
+
+  // A later checkpoint that is damaged is told of, not passed over: steps would be lost unnoticed.
   std::error_code error;
   for (fs::directory_iterator it(folder.checkpoints(), error), end; !error && it != end;
        it.increment(error)) {

@@ -102,10 +102,14 @@ Session::~Session() {
 void Session::run() {
   check_watched();
   announce();
+
   // One that was ended early has nothing left to do.
   early_ = job_.train.early_stop > 0 && trainer_.progress().watched.stale >= job_.train.early_stop;
   int64_t saved = options_.resume.empty() ? -1 : trainer_.committed(), evaluated = -1;
   const Time begin = context_.clock.now();
+
+  // What is due by the number of steps comes between two of them. A request to stop may have come
+  // meanwhile, and then no further step is taken.
   while (trainer_.committed() < last_ && !stop_ && !early_) {
     const int64_t step = take_step();
     if (options_.keep && job_.train.eval_every > 0 && step % job_.train.eval_every == 0) {
@@ -117,9 +121,10 @@ void Session::run() {
       save();
       saved = step;
     }
-    if (evaluated == step || saved == step) goes_on();  // asked meanwhile, it takes no further step
+    if (evaluated == step || saved == step) goes_on();
   }
   const double seconds = seconds_since(begin, context_.clock);
+
   // Saved first: what follows may take long, and whoever ends it then loses no step.
   if (saved != trainer_.committed()) save();
   if (job_.train.eval_batches > 0 && evaluated != trainer_.committed() && goes_on()) evaluate();
@@ -191,6 +196,8 @@ int64_t Session::take_step() {
   stop_ = report.stop;
   stepping_ += report.seconds;
   ++steps_;
+
+  // Only float16 has a loss scale, and skips a step whose gradients overflow it.
   json event{{"event", "step"},
              {"step", report.step},
              {"loss", report.loss},
@@ -213,6 +220,8 @@ json Session::evaluate() {
              {"step", trainer_.committed()},
              {"held_out_loss", metrics.at("loss")},
              {"metrics", metrics}};
+
+  // The baseline depends on the data alone, so it is counted once, with the first evaluation.
   if (first_ && options_.shows.baseline && !std::exchange(compared_, true))
     baseline_ = options_.shows.baseline(job_, trainer_.data());
   if (baseline_) event["baseline"] = {{"name", baseline_->name}, {"loss", baseline_->loss}};
@@ -254,6 +263,9 @@ void Session::save() {
   if (!options_.keep) return;
   const Time begin = context_.clock.now();
   settle();
+
+  // State that was copied out of a device is written while the steps go on. What fails there is
+  // told by the next settle().
   if (std::function<State()> copied = trainer_.state_alongside()) {
     if (first_)
       writer_ = std::thread([this, copied = std::move(copied)] {
@@ -288,6 +300,8 @@ void Session::save_best() {
   const Time begin = context_.clock.now();
   settle();
   const std::string kept = trainer_.save(folder_.best(), to_toml(job_));
+
+  // Rank 0 alone has the folder; the others wait, since it may take its time.
   if (first_) {
     for (const std::string& name : names_in(folder_.best())) {
       const std::string path = folder_.best() + "/" + name;
@@ -326,6 +340,7 @@ json Session::seconds_by_kind() const {
 double Session::matmul_share() {
   const Matmul& matmul = kernels(job_.numerics.isa, job_.numerics.matmul).matmul;
   const RunnerOptions options = trainer_.runner_options();
+
   // Ranks that share cores reach no more together than one on each core does.
   const bool counts = trainer_.on_device() || context_.rank < this_machine().cores;
   const double rate = !counts ? 0
@@ -337,6 +352,8 @@ double Session::matmul_share() {
   double limit = 0;
   for (const Card& card : context_.rendezvous.exchange({.bytes = mine}, patience()))
     limit += std::stod(card.bytes) * 1e9;
+
+  // Only the time of the steps counts, not that of evaluations and checkpoints.
   const Batch batch = batch_of(job_.train);
   const double flops =
       trainer_.shape().flops() * batch.lanes * batch.micro_batches * static_cast<double>(steps_);
@@ -344,14 +361,18 @@ double Session::matmul_share() {
 }
 
 void Session::finish(double seconds) {
+  // On devices rank 0 may still be writing a checkpoint, for longer than the others wait in a step.
   settle();
-  // rank 0 may still have written
   if (trainer_.on_device()) wait_for_all();
+
+  // A run that keeps nothing only hands back what its state is.
   const std::string hash = trainer_.agreed_hash();
   if (!options_.keep) {
     if (first_) hand_back(hash);
     return;
   }
+
+  // Every rank writes its trace; rank 0 alone shows what the model has come to.
   const uint64_t order = trainer_.order_digest();
   if (steps_ > 0)
     write_trace(trainer_, folder_, context_.rank, origin_, trainer_.committed() - steps_);
@@ -362,6 +383,8 @@ void Session::finish(double seconds) {
     stop_ = asked();  // half a sample shows nothing
     if (!stop_ && text) reporter_->event({{"event", "sample"}, {"text", *text}});
   }
+
+  // All ranks take part in this measurement, because they also compute at the same time.
   const double share = matmul_share();
   if (!first_) return;
   const auto samples = static_cast<double>(batch_of(job_.train).samples() * steps_);

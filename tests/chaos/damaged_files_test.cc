@@ -12,7 +12,7 @@
 
 #include <random>
 
-#include "app/layouts/plan_command.h"
+#include "app/layouts/hosts_file.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "data/images/arrays.h"

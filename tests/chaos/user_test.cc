@@ -166,7 +166,7 @@ TEST_F(User, StrangersAtAFixedPortChangeNothing) {
                           set({"layout.transport=tcp"});
   const int port = free_ports(3);
   std::atomic<bool> over{false};
-  // How many get in while the ranks connect is luck; TcpStrangers (ranks/net_failures_test.cc)
+  // How many get in while the ranks connect is luck; TcpStrangers (ranks/net_strangers_test.cc)
   // plays one by hand.
   std::thread stranger([&] {
     for (int n = 0; !over; ++n) {

@@ -165,8 +165,8 @@ TEST(CaptureRefusal, AModelThatCannotBeCapturedTrainsWithout) {
 /// The failure of a run in whose first capture a segment throws.
 std::string failure_in_capture(const std::function<void()>& thrown) {
   const auto calls = std::make_shared<int>(0);
-  // On the host's memory a micro-batch is checked twice: when it is staged and when it is used. The
-  // prefetch of the third step is over before its first use.
+  // On the host's memory a micro-batch is checked twice: when it is brought and when it is used.
+  // The prefetch of the third step is over before its first use.
   return watched(graph_job(kSmallMlp, 1),
                  [&](const Job& j) {
                    Model model = make_model(j);

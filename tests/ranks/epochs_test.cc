@@ -1,6 +1,7 @@
 // One run over several epochs in the same processes: memberships and layouts change between two
 // steps, and connections break in the middle of one or between two. The state is that of one rank
-// that never stopped.
+// that never stopped. It is long because every test hands the same run from epoch to epoch, and
+// differs only in what happens on the way.
 #include <gtest/gtest.h>
 
 #include "config/model_rules.h"
@@ -8,6 +9,7 @@
 #include "model/make_model.h"
 #include "support/cut_transport.h"
 #include "support/layout_runs.h"
+#include "support/work_for.h"
 #include "train/trainer.h"
 
 namespace tutti {
@@ -297,19 +299,14 @@ TEST_P(Epochs, ARankThatIsCutBetweenStepsKeepsNobodyWaiting) {
   EXPECT_EQ(end, never_changed(""));
 }
 
-/// Keeps a core busy for a while, as a user's own data set may.
-void work_for(Duration time, const Clock& clock) {
-  for (const Deadline end = clock.after(time); !clock.passed(end);) {
-  }
-}
-
 TEST_P(Epochs, WaitBetweenStepsForARankThatWorksLongerThanTheTimeOut) {
   const Job job = job_of(fmt::format("ranks=2 pipeline=2 timeout=1 {}", GetParam()));
   run_of(job, [&](RankContext& context) {
     const Model model = make_model(job);
     Trainer trainer(job, model, context, "");
     trainer.step();
-    // The second stage waits for a message of the evaluation, then the first one for a sum after it.
+    // The second stage waits for a message of the evaluation, then the first one for a sum after
+    // it.
     if (context.rank == 0) work_for(std::chrono::milliseconds(1500), context.clock);
     trainer.evaluate();
     if (context.rank == 1) work_for(std::chrono::milliseconds(1500), context.clock);

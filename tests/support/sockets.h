@@ -42,6 +42,8 @@ inline int cut_sockets(pid_t pid) {
   return cut;
 }
 
+inline Fd loopback_socket() { return Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
+
 inline sockaddr_in loopback(int port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -56,7 +58,7 @@ inline int free_ports(int count) {
   for (int first = 12000 + ::getpid() % 15000;; first += count) {
     bool all = true;
     for (int port = first; port < first + count; ++port) {
-      const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      const Fd socket = loopback_socket();
       sockaddr_in address = loopback(port);
       all = all && ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
     }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "net/make.h"
 #include "support/forked_ranks.h"
 
@@ -88,6 +89,18 @@ inline void over(const TransportCase& which, int n, const TestRankBody& body,
   TransportOptions options = options_for(which, n);
   options.window_bytes = window_bytes;
   expect_all_well(which.threads, n, with_transport(options, body));
+}
+
+/// The failure of a wait for a message from `peer` that never comes.
+inline CommFailure failing_receive(Transport& transport, int peer, Deadline deadline) {
+  std::byte byte{};
+  try {
+    transport.wait(transport.post_recv(peer, {1, 2, 3}, {&byte, 1}), deadline);
+  } catch (const CommError& e) {
+    return e.failure();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
 }
 
 }  // namespace tutti::testing_support

@@ -216,16 +216,22 @@ void report_stop(const Folds& folds, const std::string& folder) {
 }  // namespace
 
 int crossval_command(const TrainArguments& arguments, int64_t folds, const MakeModel& make_model) {
+  // A fold is a run of the job with these settings. The first one comes before the user's, which
+  // override it; the others come after them.
   TrainArguments given = arguments;
-  given.set.insert(given.set.begin(), "layout.ranks=1");  // unless the user sets another
+  given.set.insert(given.set.begin(), "layout.ranks=1");
   given.set.push_back(fmt::format("data.folds={}", folds));
   given.set.emplace_back("train.eval_batches=1048576");  // all of the fold
+
+  // Until there is a folder, a request to stop may end the process as it is.
   RunOptions options;
   options.make_model = make_model;
   add_inference(options);
   std::optional<EndOnStop> nothing_begun(std::in_place);
   options.job = job_of(given);
   options.stop_at = arguments.steps;
+
+  // As many folds run at once as have cores for all of their ranks.
   const int64_t ranks = options.job.layout.ranks;
   const size_t at_once = static_cast<size_t>(std::max<int64_t>(1, this_machine().cores / ranks));
   const HeldStops held;
@@ -236,10 +242,13 @@ int crossval_command(const TrainArguments& arguments, int64_t folds, const MakeM
              ranks, ranks == 1 ? "" : "s");
 
   const Folds done = train_folds(options, folds, at_once, folder);
+
   // As with a run: one that ended before its first step leaves no folder behind.
   bool any = false;
   for (int64_t fold = 0; fold < done.started; ++fold) any |= path_exists(fold_folder(folder, fold));
   if (!any) remove_run(made.folder);
+
+  // Metrics over the folds mean something only when all folds are there.
   if (!done.failure.empty()) throw Error(done.failure);
   if (done.stopped_by != 0) {
     report_stop(done, folder);

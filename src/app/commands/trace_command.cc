@@ -37,6 +37,7 @@ std::vector<uint64_t> traced_steps(const std::vector<TraceEvent>& events) {
 }  // namespace
 
 int trace_command(const std::string& path, int64_t step) {
+  // A rank's file is found by its number, so the first one that is missing ends the list.
   RunFolder folder = open_run(path);
   std::vector<TraceEvent> events;
   for (int rank = 0; path_exists(folder.trace(rank)); ++rank) {

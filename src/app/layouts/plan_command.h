@@ -1,10 +1,6 @@
 // `tutti plan JOB --ranks N`: the layouts of a job on N ranks, ranked by their predicted step.
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "app/cli/arguments.h"
 #include "train/run.h"
 
@@ -19,13 +15,5 @@ int plan_command(const PlanArguments& arguments, const MakeModel& make_model);
 /// host must have the GPU that it asks for. Runs ATen unless `quick`: a process that goes on to
 /// fork ranks asks for it in a child.
 Job planned_job(const PlanArguments& arguments, const MakeModel& make_model);
-
-/// The number of all slots of a hosts file; 0 if some host does not say how many it has. Throws as
-/// parse_hosts does.
-int host_slots(const std::string& text, const std::string& source);
-/// The host of each of `ranks` ranks by the text of a hosts file: filled in order; hosts without
-/// slots take equal parts of what those with slots leave. Throws ConfigError naming `source` and
-/// the line.
-std::vector<int> parse_hosts(const std::string& text, const std::string& source, int ranks);
 
 }  // namespace tutti

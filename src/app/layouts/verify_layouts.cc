@@ -123,7 +123,7 @@ class Sweep {
   explicit Sweep(const Job& job)
       : base_(job.layout),
         lanes_(job.train.lanes),
-        slices_(job.train.tensor_slices),
+        columns_(job.train.tensor_slices),
         device_(job.numerics.device == DeviceKind::kCuda),
         cut_(model_part(job).second_stage) {
     base_.hosts = 1, base_.partition = PartitionKind::kLanes, base_.fold = FoldKind::kLocal,
@@ -136,7 +136,7 @@ class Sweep {
       for (int64_t pipeline : kSizes)
         for (int64_t data : kSizes) {
           const int64_t ranks = data * tensor * pipeline;
-          if (ranks == 1 || ranks > (device_ ? 4 : 8) || data > lanes_ || tensor > slices_)
+          if (ranks == 1 || ranks > (device_ ? 4 : 8) || data > lanes_ || tensor > columns_)
             continue;
           mesh(data, tensor, pipeline);
         }
@@ -240,7 +240,7 @@ class Sweep {
   }
 
   LayoutConfig base_;
-  const int64_t lanes_, slices_;
+  const int64_t lanes_, columns_;
   const bool device_;
   const std::string cut_;  // where a second stage may begin; empty: blocks have names of their own
   std::vector<LayoutConfig> rows_;

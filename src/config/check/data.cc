@@ -8,6 +8,7 @@
 #include "config/check/job_check.h"
 #include "config/check/table_columns.h"
 #include "config/job_parts.h"
+#include "config/model_rules.h"
 #include "config/reserved_words.h"
 
 namespace tutti {
@@ -21,6 +22,67 @@ bool reads(const ModelPart& model, const DataPart& data) {
 
 /// Records are flat vectors here, whatever else the data could give.
 bool reads_features(const Job& job) { return model_part(job).reads.features && !reads_images(job); }
+
+/// Whether the records bring targets of their own, which a loss compares with what the model puts
+/// out.
+bool predicts(const ModelPart& model) { return !model.sequences && !model.reconstructs; }
+
+/// The roles of the columns must be those that the model reads: one text, or features with a
+/// target. False where a text and features are mistaken for each other: nothing else fits then.
+bool check_roles(const Job& job, const ColumnSizes& sizes, const AddFault& fault) {
+  const std::string& kind = job.model.kind;
+  const ModelPart& model = model_part(job);
+  if (model.sequences != (sizes.texts == 1) && !model.foreign) {
+    const auto writers =
+        names_where<ModelPart>([](const ModelPart& other) { return other.sequences; });
+    fault(
+        {"data.columns"},
+        model.sequences
+            ? fmt::format("data.columns: model.kind = \"{}\" reads one text column", kind)
+            : fmt::format("data.columns: only {} reads a text column", quoted_list(writers, "or")));
+    return false;
+  }
+
+  // Each of these can be missing or too much by itself, so both are told.
+  if (predicts(model) && !model.foreign && sizes.targets == 0) {
+    fault({"data.columns"}, "data.columns has no target");
+  }
+  if (reads_features(job) && !sizes.categories.empty()) {
+    const auto embedding =
+        names_where<ModelPart>([](const ModelPart& other) { return other.reads.fields; });
+    fault({"data.columns"},
+          fmt::format("data.columns has categories, which model.kind = \"{}\" does not read; make "
+                      "them one-hot, or use {}",
+                      kind, quoted_list(embedding, "or")));
+  }
+  return true;
+}
+
+/// The target must be what the loss compares: a class or a number.
+void check_target(const Job& job, const ColumnSizes& sizes, const AddFault& fault) {
+  const LossPart& loss = loss_part(job);
+  const bool yes_or_no = loss.yes_or_no && sizes.classes == 2;  // as 1 or 0
+  if (predicts(model_part(job)) && loss.classes != (sizes.classes > 0) && sizes.targets > 0 &&
+      !yes_or_no) {
+    fault({"data.columns", "loss.kind"},
+          fmt::format("loss.kind = \"{}\" but the target is {}", job.loss.kind,
+                      sizes.classes > 0 ? "a class" : "a number"));
+  }
+}
+
+/// The sizes of the model must be those that the columns add up to.
+void check_sizes(const Job& job, const ColumnSizes& sizes, const AddFault& fault) {
+  const bool classes = loss_part(job).classes;
+  const auto agrees = [&](const char* key, int64_t value, int64_t wanted) {
+    if (wanted > 0 && value != wanted)
+      fault({key, "data.columns"},
+            fmt::format("{} = {} but data.columns has {}", key, value, wanted));
+  };
+  if (reads_features(job)) agrees("model.inputs", job.model.inputs, sizes.numbers);
+  if (classes) agrees("model.classes", job.model.classes, sizes.classes);
+  if (!classes && predicts(model_part(job)))
+    agrees("model.outputs", job.model.outputs, sizes.targets);
+}
 
 }  // namespace
 
@@ -160,50 +222,14 @@ void JobCheck::columns() {
   }
   if (!table) return;
 
-  // The roles of the columns must be those that the model reads: one text, or features with a
-  // target.
-  const std::string& kind = job_.model.kind;
-  const ModelPart& model = model_part(job_);
-  const bool predicts = !model.sequences && !model.reconstructs;  // targets of its own
-  if (model.sequences != (sizes.texts == 1) && !model.foreign) {
-    const auto writers =
-        names_where<ModelPart>([](const ModelPart& other) { return other.sequences; });
-    return fault(
-        {"data.columns"},
-        model.sequences
-            ? fmt::format("data.columns: model.kind = \"{}\" reads one text column", kind)
-            : fmt::format("data.columns: only {} reads a text column", quoted_list(writers, "or")));
-  }
-  if (predicts && !model.foreign && sizes.targets == 0) {
-    fault({"data.columns"}, "data.columns has no target");
-  }
-  if (reads_features(job_) && !sizes.categories.empty()) {
-    const auto embedding =
-        names_where<ModelPart>([](const ModelPart& other) { return other.reads.fields; });
-    fault({"data.columns"},
-          fmt::format("data.columns has categories, which model.kind = \"{}\" does not read; make "
-                      "them one-hot, or use {}",
-                      kind, quoted_list(embedding, "or")));
-  }
-
-  // The target must be what the loss compares: a class or a number.
-  const bool classes = loss_part(job_).classes;
-  const bool yes_or_no = loss_part(job_).yes_or_no && sizes.classes == 2;  // as 1 or 0
-  if (predicts && classes != (sizes.classes > 0) && sizes.targets > 0 && !yes_or_no) {
-    fault({"data.columns", "loss.kind"},
-          fmt::format("loss.kind = \"{}\" but the target is {}", job_.loss.kind,
-                      sizes.classes > 0 ? "a class" : "a number"));
-  }
-
-  // The sizes of the model must be those that the columns add up to.
-  const auto agrees = [&](const char* key, int64_t value, int64_t wanted) {
-    if (wanted > 0 && value != wanted)
-      fault({key, "data.columns"},
-            fmt::format("{} = {} but data.columns has {}", key, value, wanted));
+  // What reads the columns is asked in this order: the model their roles, the loss the target, and
+  // the model its sizes.
+  const AddFault add = [this](std::initializer_list<const char*> keys, const std::string& text) {
+    fault(keys, text);
   };
-  if (reads_features(job_)) agrees("model.inputs", job_.model.inputs, sizes.numbers);
-  if (classes) agrees("model.classes", job_.model.classes, sizes.classes);
-  if (!classes && predicts) agrees("model.outputs", job_.model.outputs, sizes.targets);
+  if (!check_roles(job_, sizes, add)) return;
+  check_target(job_, sizes, add);
+  check_sizes(job_, sizes, add);
 }
 
 }  // namespace tutti

@@ -29,6 +29,8 @@ std::string way_to_cpu(const Job& job) {
   const auto to = [&](const char* key, const char* value) {
     set.push_back(fmt::format("{} = \"{}\"", key, value));
   };
+
+  // What is of a GPU alone goes with it; a loss scale goes with the 16 bits that need it.
   const bool cuda = job.numerics.device == DeviceKind::kCuda;
   if (cuda) to("numerics.device", "cpu");
   if (is_narrow(job)) to("numerics.precision", "float32");
@@ -38,6 +40,8 @@ std::string way_to_cpu(const Job& job) {
     if (key.gpu && cuda && (is_said(key, job) || key.get(job) != key.fallback))
       without.push_back(key.full_name());
   }
+
+  // A transport that nobody named follows the device by itself.
   const bool chosen = is_resolved("layout.transport", job);
   if (cuda && part_named<TransportPart>(job.layout.transport).gpu && !chosen)
     to("layout.transport", "auto");

@@ -9,6 +9,7 @@
 #include "config/check/job_check.h"
 #include "config/check/parameter_groups.h"
 #include "config/job_parts.h"
+#include "config/model_rules.h"
 #include "config/schema.h"
 
 namespace tutti {
@@ -28,6 +29,88 @@ bool goes_with(const LossPart& loss, LossNeed need) {
       return loss.reconstructs;
   }
   return true;
+}
+
+/// An option that only some optimizers read is refused with the others, which would ignore it.
+void check_optimizer(const TrainConfig& train, const AddFault& fault) {
+  const OptimizerPart& optimizer = part_named<OptimizerPart>(train.optimizer);
+  const auto of = [&](const char* key, bool OptimizerPart::*has) {
+    fault({key, "train.optimizer"},
+          fmt::format("{} is of {}, but train.optimizer = \"{}\"", key,
+                      quoted_list(names_where<OptimizerPart>(
+                                      [=](const OptimizerPart& part) { return part.*has; }),
+                                  "and"),
+                      train.optimizer));
+  };
+  if (train.momentum != 0 && !optimizer.momentum) of("train.momentum", &OptimizerPart::momentum);
+
+  // Nesterov's step looks ahead by the momentum, so it needs one.
+  if (train.nesterov && !optimizer.nesterov) {
+    of("train.nesterov", &OptimizerPart::nesterov);
+  } else if (train.nesterov && train.momentum == 0) {
+    fault({"train.nesterov"},
+          "train.nesterov = true but train.momentum = 0: there is no momentum to look ahead by");
+  }
+}
+
+/// What goes by evaluations needs some before the run ends, and a baseline must be one that the
+/// data offers.
+void check_evaluations(const Job& job, const AddFault& fault) {
+  const TrainConfig& train = job.train;
+  if (goes_by_evaluations(job) && train.eval_every == 0) {
+    const bool watches = part_named<SchedulePart>(train.schedule).watches;
+    fault({"train.schedule", "train.early_stop", "train.keep_best", "train.eval_every"},
+          fmt::format("{} goes by evaluations, but train.eval_every = 0",
+                      watches ? fmt::format("train.schedule = \"{}\"", train.schedule)
+                      : train.early_stop > 0 ? "train.early_stop"
+                                             : "train.keep_best"));
+  }
+  if (const BaselineKind offered = baseline_offered(job);
+      train.baseline != BaselineKind::kNone && train.baseline != offered) {
+    fault(
+        {"train.baseline", "data.kind", "data.tokenizer"},
+        fmt::format("train.baseline = \"{}\": data.kind = \"{}\" with data.tokenizer = \"{}\" "
+                    "has none such, it has {}",
+                    name_of(train.baseline), job.data.kind, job.data.tokenizer, name_of(offered)));
+  }
+}
+
+/// The sample at the end needs a known text, a vocabulary with all bytes, a model that writes, and
+/// a prompt. Only the first of these that is missing is named.
+void check_sample(const Job& job, const AddFault& fault) {
+  const TrainConfig& train = job.train;
+  if (train.sample_bytes <= 0) return;
+
+  // What a built-in job says does not keep its model from being cut into columns or replaced by a
+  // program's own; the run then tells that there is no sample.
+  const bool said = job.origin_of("train.sample_bytes").is_said();
+  const DataPart& data = data_part(job);
+  const ModelPart& model = model_part(job);
+  if (data.unreadable) {
+    fault({"train.sample_bytes", "data.kind"},
+          fmt::format("train.sample_bytes = {} but data.kind = \"{}\": what text they stand for is "
+                      "not known",
+                      train.sample_bytes, job.data.kind));
+  } else if (data.generated && data.gives.tokens && job.model.vocab < 256) {
+    fault({"train.sample_bytes", "model.vocab"},
+          fmt::format(
+              "train.sample_bytes = {} but model.vocab = {}: a prompt is bytes, which need 256",
+              train.sample_bytes, job.model.vocab));
+  } else if (!model.sequences && (said || !model.foreign)) {
+    fault({"train.sample_bytes"},
+          fmt::format("train.sample_bytes = {} but model.kind = \"{}\": it writes no text",
+                      train.sample_bytes, job.model.kind));
+  } else if (train.tensor_slices > 1 && said) {
+    fault({"train.sample_bytes", "train.tensor_slices"},
+          fmt::format("train.sample_bytes = {} but train.tensor_slices = {}: a model in columns "
+                      "writes no text",
+                      train.sample_bytes, train.tensor_slices));
+  } else if (train.prompt.empty()) {
+    fault({"train.sample_bytes"},
+          fmt::format(
+              "train.sample_bytes = {} but train.prompt is empty: a sample starts from a prompt",
+              train.sample_bytes));
+  }
 }
 
 }  // namespace
@@ -85,6 +168,7 @@ void JobCheck::norm() {
 }
 
 void JobCheck::model() {
+  // The model's own code knows which of its sizes fit together.
   const auto& model = job_.model;
   missing();
   if (rules_.check)
@@ -92,6 +176,8 @@ void JobCheck::model() {
       fault(keys, text);
     });
   norm();
+
+  // Images have three sizes whatever reads them, and files are decoded to one or three channels.
   if (model.image.size() != 3) {
     fault({"model.image"}, "model.image must have three values: channels, height and width");
   } else if (data_part(job_).decoded && model.image[0] != 1 && model.image[0] != 3) {
@@ -172,85 +258,21 @@ void JobCheck::train() {
         fmt::format("train.eval_every = {} but train.eval_batches = 0: nothing would be evaluated",
                     train.eval_every));
   }
-
-  // An option that only some optimizers read is refused with the others, which would ignore it.
-  const OptimizerPart& optimizer = part_named<OptimizerPart>(train.optimizer);
-  const auto of = [&](const char* key, bool OptimizerPart::*has) {
-    fault({key, "train.optimizer"},
-          fmt::format("{} is of {}, but train.optimizer = \"{}\"", key,
-                      quoted_list(names_where<OptimizerPart>(
-                                      [=](const OptimizerPart& part) { return part.*has; }),
-                                  "and"),
-                      train.optimizer));
+  const AddFault add = [this](std::initializer_list<const char*> keys, const std::string& text) {
+    fault(keys, text);
   };
-  if (train.momentum != 0 && !optimizer.momentum) of("train.momentum", &OptimizerPart::momentum);
-  if (train.nesterov && !optimizer.nesterov) {
-    of("train.nesterov", &OptimizerPart::nesterov);
-  } else if (train.nesterov && train.momentum == 0) {
-    fault({"train.nesterov"},
-          "train.nesterov = true but train.momentum = 0: there is no momentum to look ahead by");
-  }
-
-  // What goes by evaluations needs some before the run ends, and a baseline must be one that the
-  // data offers.
-  if (goes_by_evaluations(job_) && train.eval_every == 0) {
-    const bool watches = part_named<SchedulePart>(train.schedule).watches;
-    fault({"train.schedule", "train.early_stop", "train.keep_best", "train.eval_every"},
-          fmt::format("{} goes by evaluations, but train.eval_every = 0",
-                      watches ? fmt::format("train.schedule = \"{}\"", train.schedule)
-                      : train.early_stop > 0 ? "train.early_stop"
-                                             : "train.keep_best"));
-  }
-  if (const BaselineKind offered = baseline_offered(job_);
-      train.baseline != BaselineKind::kNone && train.baseline != offered) {
-    fault({"train.baseline", "data.kind", "data.tokenizer"},
-          fmt::format("train.baseline = \"{}\": data.kind = \"{}\" with data.tokenizer = \"{}\" "
-                      "has none such, it has {}",
-                      name_of(train.baseline), job_.data.kind, job_.data.tokenizer,
-                      name_of(offered)));
-  }
+  check_optimizer(train, add);
+  check_evaluations(job_, add);
 
   // The parser of the groups words its own faults.
   std::vector<std::string> texts;
   parse_groups(train.groups, texts);
   for (const std::string& text : texts) fault({"train.groups"}, text);
 
-  // The sample at the end needs a known text, a vocabulary with all bytes, a model that writes, and
-  // a prompt. Only the first of these that is missing is named. What a built-in job says does not
-  // keep its model from being cut into columns or replaced by a program's own; the run then tells
-  // that there is no sample.
-  const bool said = job_.origin_of("train.sample_bytes").is_said();
-  const DataPart& data = data_part(job_);
-  const ModelPart& model = model_part(job_);
-  if (train.sample_bytes > 0 && data.unreadable) {
-    fault({"train.sample_bytes", "data.kind"},
-          fmt::format("train.sample_bytes = {} but data.kind = \"{}\": what text they stand for is "
-                      "not known",
-                      train.sample_bytes, job_.data.kind));
-  } else if (train.sample_bytes > 0 && data.generated && data.gives.tokens &&
-             job_.model.vocab < 256) {
-    fault({"train.sample_bytes", "model.vocab"},
-          fmt::format(
-              "train.sample_bytes = {} but model.vocab = {}: a prompt is bytes, which need 256",
-              train.sample_bytes, job_.model.vocab));
-  } else if (train.sample_bytes > 0 && !model.sequences && (said || !model.foreign)) {
-    fault({"train.sample_bytes"},
-          fmt::format("train.sample_bytes = {} but model.kind = \"{}\": it writes no text",
-                      train.sample_bytes, job_.model.kind));
-  } else if (train.sample_bytes > 0 && train.tensor_slices > 1 && said) {
-    fault({"train.sample_bytes", "train.tensor_slices"},
-          fmt::format("train.sample_bytes = {} but train.tensor_slices = {}: a model in columns "
-                      "writes no text",
-                      train.sample_bytes, train.tensor_slices));
-  } else if (train.sample_bytes > 0 && train.prompt.empty()) {
-    fault({"train.sample_bytes"},
-          fmt::format(
-              "train.sample_bytes = {} but train.prompt is empty: a sample starts from a prompt",
-              train.sample_bytes));
-  }
+  check_sample(job_, add);
+  model_columns();
 
   // Positions of samples are 64-bit numbers, which the product must not exceed.
-  slices();
   const double samples =
       static_cast<double>(train.lanes) * static_cast<double>(train.micro_batches) *
       static_cast<double>(train.micro_batch_size) * static_cast<double>(train.steps);

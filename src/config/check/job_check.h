@@ -42,7 +42,7 @@ class JobCheck {
   void images();
   void columns();
   void precision(const Machine& machine);
-  void slices();
+  void model_columns();
   void mesh();
   void uneven_mesh();
   void with_mesh();

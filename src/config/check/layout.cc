@@ -83,16 +83,16 @@ void JobCheck::idle_keys() {
   }
 }
 
-void JobCheck::slices() {
-  const int64_t slices = job_.train.tensor_slices;
+void JobCheck::model_columns() {
+  const int64_t columns = job_.train.tensor_slices;
   const std::string& kind = job_.model.kind;
-  if (slices <= 1) return;
+  if (columns <= 1) return;
   if (!model_part(job_).columns) {
     const auto cut = names_where<ModelPart>([](const ModelPart& model) { return model.columns; });
     return fault({"train.tensor_slices", "model.kind"},
                  fmt::format("train.tensor_slices = {} but model.kind = \"{}\": {} are defined in "
                              "columns; these work: tensor_slices = 1",
-                             slices, kind, quoted_list(cut, "and")));
+                             columns, kind, quoted_list(cut, "and")));
   }
   if (!rules_.cut_sizes) return;
   const auto sizes = rules_.cut_sizes(job_);
@@ -102,10 +102,10 @@ void JobCheck::slices() {
     common = std::gcd(common, size);
   }
   for (const auto& [name, size] : sizes) {
-    if (size % slices == 0) continue;
+    if (size % columns == 0) continue;
     fault({"train.tensor_slices", name.c_str()},
-          fmt::format("{} = {} cannot be cut into train.tensor_slices = {}{}", name, size, slices,
-                      these_work({nearest_values("tensor_slices", slices, divisors(common))})));
+          fmt::format("{} = {} cannot be cut into train.tensor_slices = {}{}", name, size, columns,
+                      these_work({nearest_values("tensor_slices", columns, divisors(common))})));
   }
 }
 

@@ -79,9 +79,10 @@ std::vector<ParameterGroup> parse_groups(const std::vector<std::string>& texts,
     const auto fault = [&](const std::string& what) {
       faults.push_back(fmt::format("train.groups: \"{}\": {}", text, what));
     };
-    ParameterGroup group;
+
     // No name of a parameter has a "=" in it, so a first word with one is an option whose pattern
     // was forgotten.
+    ParameterGroup group;
     const bool pattern = !words.empty() && words.front() != "frozen" &&
                          words.front().find('=') == std::string_view::npos;
     if (pattern) {
@@ -89,6 +90,8 @@ std::vector<ParameterGroup> parse_groups(const std::vector<std::string>& texts,
     } else {
       fault("no pattern; write \"PATTERN OPTION...\", such as \"*.bias weight_decay=0\"");
     }
+
+    // All options of a text are read, so that all of its faults are named at once.
     for (size_t i = pattern ? 1 : 0; i < words.size(); ++i) {
       if (const std::string what = set_option(words[i], group); !what.empty()) fault(what);
     }

@@ -246,18 +246,23 @@ ColumnSizes sizes_of(const std::vector<Column>& columns) {
   ColumnSizes sizes;
   for (const Column& column : columns) {
     switch (column.role) {
+      // Of one-hot columns the model sees only numbers: one for each of their values.
       case Role::kNumber:
         sizes.numbers += 1;
         break;
       case Role::kOneHot:
         sizes.numbers += column.size;
         break;
+
+      // Categories are not added up, since each has an embedding of its own.
       case Role::kCategory:
         sizes.categories.push_back(column.size);
         break;
       case Role::kWeight:
         sizes.weights += 1;
         break;
+
+      // A number as a target has no classes, and a target of classes is the only one.
       case Role::kTarget:
         sizes.targets += 1;
         sizes.classes = std::max(sizes.classes, column.size);

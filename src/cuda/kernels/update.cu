@@ -180,7 +180,7 @@ __device__ float lamb_direction(float value, float m, float v, const MomentScala
 }
 
 /// Moves the moments, and sums the squares of the chunk's values and directions as lamb.simd.cc
-/// does: element i goes to accumulator i % 16, in order, and the accumulators are folded in halves.
+/// does: element i goes to accumulator i % 16, in order, and the accumulators are added in halves.
 /// Lanes 0 to 15 of the first warp sum the values, the other 16 the directions.
 __global__ void __launch_bounds__(kThreads)
     lamb_measure_kernel(const __grid_constant__ UpdateArguments a) {

@@ -22,36 +22,36 @@ class ReadingFeed final : public Feed {
   ReadingFeed(LoaderOptions options, Clock& clock, const Cancel* cancel)
       : options_(std::move(options)),
         shape_(options_),
-        slots_(slots(options_)),
+        places_(places(options_)),
         ahead_(
-            static_cast<int64_t>(slots_.size()), [this](int64_t index) { fill(index); }, clock,
+            static_cast<int64_t>(places_.size()), [this](int64_t index) { fill(index); }, clock,
             cancel) {}
 
   const std::vector<at::Tensor>& next(int64_t index) override {
     // Asking for this micro-batch gives back the one that leaves the caller's window.
     ahead_.release(std::max<int64_t>(0, index + 1 - shape_.in_flight));
     ahead_.await(index, shape_.step(index));
-    const Slot& slot = slot_of(index);
-    digest_ += slot.digest;
-    return slot.tensors;
+    const Place& place = place_of(index);
+    digest_ += place.digest;
+    return place.tensors;
   }
   Duration stalled() const override { return ahead_.stalled(); }
   uint64_t digest() const override { return digest_; }
 
  private:
-  struct Slot {
+  struct Place {
     std::vector<at::Tensor> tensors;
     uint64_t digest = 0;
   };
-  static std::vector<Slot> slots(const LoaderOptions& options) {
-    std::vector<Slot> made;
+  static std::vector<Place> places(const LoaderOptions& options) {
+    std::vector<Place> made;
     for (int i = 0; i < options.depth + options.in_flight; ++i)
       made.push_back({allocate(options.borders), 0});
     return made;
   }
-  Slot& slot_of(int64_t index) { return slots_[static_cast<size_t>(index) % slots_.size()]; }
+  Place& place_of(int64_t index) { return places_[static_cast<size_t>(index) % places_.size()]; }
 
-  /// On the reading thread: reads micro-batch `index` into its slot.
+  /// On the reading thread: reads micro-batch `index` into its place.
   void fill(int64_t index) {
     const int64_t first = shape_.first_sample(index);
     if (index == look_at_) look_ahead(index, first);
@@ -59,12 +59,12 @@ class ReadingFeed final : public Feed {
         std::span<const int64_t>(order_).subspan(order_.size() - (order_end_ - first), shape_.rows);
 
     // Records are read, changed and digested here, so that next() only hands out.
-    Slot& slot = slot_of(index);
-    options_.data->read_rows(records, slot.tensors, 0);
-    if (options_.augment) options_.augment->apply(slot.tensors, first);
-    slot.digest = 0;
+    Place& place = place_of(index);
+    options_.data->read_rows(records, place.tensors, 0);
+    if (options_.augment) options_.augment->apply(place.tensors, first);
+    place.digest = 0;
     for (int64_t i = 0; i < shape_.rows; ++i) {
-      slot.digest +=
+      place.digest +=
           order_digest(static_cast<uint64_t>(first + i), static_cast<uint64_t>(records[i]));
     }
   }
@@ -84,7 +84,7 @@ class ReadingFeed final : public Feed {
 
   const LoaderOptions options_;
   const FeedShape shape_;
-  std::vector<Slot> slots_;
+  std::vector<Place> places_;
   std::vector<int64_t> order_;  // the reader's: records of the samples before order_end_
   int64_t order_end_ = 0;
   int64_t look_at_ = 0;  // the first micro-batch after them

@@ -19,10 +19,12 @@ ReadAhead::~ReadAhead() {
 }
 
 void ReadAhead::run() {
-  // The thread may fill as long as a slot is free of an item that is still held.
+  // The thread may fill as long as a place is free: empty, or of an item that nobody holds any
+  // more.
   const auto room = [this] {
     return stopping_.load() || filled_.load() - released_.load() < ahead_;
   };
+  // Who takes the items may compute for as long as it likes, and wakes this thread to stop it.
   try {
     while (clock_.wait(emptied_, room, Deadline::never(), cancel_) == WaitResult::kReady &&
            !stopping_.load()) {
@@ -42,6 +44,8 @@ void ReadAhead::await(int64_t item, int64_t step) {
   // Only a wait that really happens is counted as a stall.
   const auto there = [this, item] { return filled_.load() > item || failed_.load(); };
   if (!there()) {
+    // Reading may take any time, a FIFO's writer that is not there yet included; the other ranks
+    // judge by their own time-outs whether it takes too long.
     const Time begin = clock_.now();
     const WaitResult result = clock_.wait(ready_, there, Deadline::never(), cancel_);
     stalled_.fetch_add((clock_.now() - begin).count());

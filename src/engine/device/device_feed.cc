@@ -39,10 +39,10 @@ DeviceFeed::DeviceFeed(const Model& model, const std::vector<MicroBatch>& sequen
              &device),
       input_(arena_.take(bytes_ * count_)),
       stream_(device.make_stream()) {
-  for (Staging& stage : staging_) {
-    stage.memory = arena_.take(bytes_ * count_);
-    stage.pinned = device.take_pinned(bytes_ * count_);
-    stage.arrived = device.make_event(false);
+  for (Staging& staging : staging_) {
+    staging.memory = arena_.take(bytes_ * count_);
+    staging.pinned = device.take_pinned(bytes_ * count_);
+    staging.arrived = device.make_event(false);
   }
 
   // Tensors of a micro-batch are next to each other, each on a 256-byte border.
@@ -71,54 +71,54 @@ int64_t DeviceFeed::device_bytes(const Model& model, int64_t micro_batches) {
 }
 
 DeviceFeed::~DeviceFeed() {
-  for (Staging& stage : staging_) device_.give_back_pinned(stage.pinned);
+  for (Staging& staging : staging_) device_.give_back_pinned(staging.pinned);
 }
 
 const std::vector<at::Tensor>& DeviceFeed::tensors(int lane, int micro) const {
   return tensors_[index_.at({lane, micro})];
 }
 
-void DeviceFeed::stage(int64_t step) {
-  Staging& stage = staging_[step % 2];
-  if (stage.step == step) return;
+void DeviceFeed::bring(int64_t step) {
+  Staging& staging = staging_[step % 2];
+  if (staging.step == step) return;
 
   // An exception must not come out here: the step before may still be running, and this one may
   // never be asked for.
-  stage.step = step;
-  stage.failure = nullptr;
+  staging.step = step;
+  staging.failure = nullptr;
   try {
     for (size_t k = 0; k < count_; ++k) {
       const auto& tensors = loader_.next(step, sequence_[k].lane, sequence_[k].micro);
       if (model_.check) model_.check(tensors);
-      std::byte* to = stage.pinned.data() + k * bytes_;
+      std::byte* to = staging.pinned.data() + k * bytes_;
       for (size_t i = 0; i < tensors.size(); ++i)
         std::memcpy(to + offsets_[i], tensors[i].const_data_ptr(), tensors[i].nbytes());
     }
-    stage.digest = loader_.digest();
-    device_.copy(stream_, stage.memory.data(), stage.pinned.data(), stage.pinned.size());
-    device_.record(stage.arrived, stream_);
+    staging.digest = loader_.digest();
+    device_.copy(stream_, staging.memory.data(), staging.pinned.data(), staging.pinned.size());
+    device_.record(staging.arrived, stream_);
   } catch (...) {
-    stage.failure = std::current_exception();
+    staging.failure = std::current_exception();
   }
 }
 
 void DeviceFeed::fill_input(int64_t step, Stream stream) {
-  stage(step);
-  const Staging& stage = staging_[step % 2];
-  if (input_step_ == step || stage.failure) return;
+  bring(step);
+  const Staging& staging = staging_[step % 2];
+  if (input_step_ == step || staging.failure) return;
 
   // The copy is on the stream of the steps, so it comes after all that still reads the input. The
   // device waits for the staging buffer to be full.
-  device_.wait(stream, stage.arrived);
-  device_.copy(stream, input_.data(), stage.memory.data(), input_.size());
+  device_.wait(stream, staging.arrived);
+  device_.copy(stream, input_.data(), staging.memory.data(), input_.size());
   input_step_ = step;
 }
 
 void DeviceFeed::use(int64_t step, Stream stream) {
   fill_input(step, stream);
-  const Staging& stage = staging_[step % 2];
-  if (stage.failure) std::rethrow_exception(stage.failure);
-  digest_ = stage.digest;
+  const Staging& staging = staging_[step % 2];
+  if (staging.failure) std::rethrow_exception(staging.failure);
+  digest_ = staging.digest;
 }
 
 }  // namespace tutti

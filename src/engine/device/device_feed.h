@@ -29,11 +29,11 @@ class DeviceFeed {
 
   /// Begins to bring the micro-batches of the step to the device, unless that has begun before.
   /// What the loader throws is kept for use().
-  void stage(int64_t step);
-  /// Stages them, and puts a copy on the stream that brings them to the input, after what is on the
+  void bring(int64_t step);
+  /// The same, and puts a copy on the stream that moves them to the input, after what is on the
   /// stream; unless that was done before.
   void fill_input(int64_t step, Stream stream);
-  /// The same for the step that comes next on the stream. Throws what the loader threw for it.
+  /// All of that for the step that comes next on the stream. Throws what the loader threw for it.
   void use(int64_t step, Stream stream);
   /// Where a step reads the tensors of a micro-batch.
   const std::vector<at::Tensor>& tensors(int lane, int micro) const;

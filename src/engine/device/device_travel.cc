@@ -57,6 +57,9 @@ void DeviceTravel::prepare(const Instruction& i, QueueUse queue, std::byte* scra
   switch (i.op) {
     case Op::kReduce:
       return prepare_reduce(i, queue, scratch);
+
+    // Copies of what an Update writes are also made once before the first step, so the gathers that
+    // make them can be asked for by themselves.
     case Op::kGather: {
       const CopyTransfer& transfer = plan_.copies[i.transfer];
       const auto memory = [&all = *p_.state.memory, which = which_](int b) {
@@ -69,10 +72,14 @@ void DeviceTravel::prepare(const Instruction& i, QueueUse queue, std::byte* scra
     }
     case Op::kExchange:
       return prepare_exchange(i);
+
+    // Links are made with the groups, one for each pair of ranks that sends on such a queue.
     case Op::kSend:
     case Op::kRecv:
       links_[i.id] = &ways_.groups.link(link_of(i, queue, program_.rank));
       return;
+
+    // A Fetch or Evict copies between buffers, which keep their places anyway.
     default:
       return;
   }
@@ -138,16 +145,17 @@ void DeviceTravel::copy_tier(const Instruction& i, Stream stream) const {
 
 void DeviceTravel::put(const Instruction& i, Stream stream) {
   switch (i.op) {
+    // Here all ranks of a group meet. What a Gather brings are parameters.
     case Op::kReduce:
       return sums_.at(i.id)->run(stream);
     case Op::kGather:
       copies_.at(i.id)->run(stream);
       return write_low(i, stream);
-
     case Op::kExchange:
       return exchanges_.at(i.id).run(stream);
+
+    // In a link the sender is member 0, and the receiver member 1.
     case Op::kSend: {
-      // In a link the sender is member 0, and the receiver member 1.
       const DeviceSend send{1, memory(buffer_of(i, OperandRole::kMessage)),
                             static_cast<size_t>(i.bytes)};
       return links_.at(i.id)->exchange(stream, std::span(&send, 1), {});
@@ -158,6 +166,7 @@ void DeviceTravel::put(const Instruction& i, Stream stream) {
       return links_.at(i.id)->exchange(stream, {}, std::span(&receive, 1));
     }
 
+    // The second tier is in the host's memory, so no other rank takes part.
     case Op::kFetch:
       copy_tier(i, stream);
       return write_low(i, stream);

@@ -17,7 +17,7 @@ constexpr const char* kParts = "parts";
 class Join final : public Segment {
  public:
   Join(Border whole, const Columns& columns, Whole gradient)
-      : in_(gathered_parts(whole, columns.slices)),
+      : in_(gathered_parts(whole, columns.count)),
         out_(std::move(whole)),
         column_(columns.column),
         gradient_(gradient) {
@@ -86,33 +86,33 @@ Block column_block(const Block& whole, const Columns& columns) {
   block.name = column_name(whole.name, columns.column);
   for (Parameter parameter : whole.parameters) {
     const std::vector<int64_t> dims = parameter.dims;
-    TUTTI_CHECK(dims[0] % columns.slices == 0, "{} rows of {} in {} columns", dims[0],
-                parameter.name, columns.slices);
-    parameter.dims[0] /= columns.slices;
+    TUTTI_CHECK(dims[0] % columns.count == 0, "{} rows of {} in {} columns", dims[0],
+                parameter.name, columns.count);
+    parameter.dims[0] /= columns.count;
     if (dims.size() > 1) keep_deviation(parameter.init, dims, parameter.dims);
     block.parameters.push_back(std::move(parameter));
   }
   return block;
 }
 
-void check_cut(const std::string& what, int64_t size, int64_t slices,
+void check_cut(const std::string& what, int64_t size, int64_t columns,
                std::vector<std::string>& faults) {
-  if (size % slices != 0)
+  if (size % columns != 0)
     faults.push_back(
-        fmt::format("{} = {} cannot be cut into train.tensor_slices = {}", what, size, slices));
+        fmt::format("{} = {} cannot be cut into train.tensor_slices = {}", what, size, columns));
 }
 
-Border column_part(const Border& whole, int64_t slices) {
+Border column_part(const Border& whole, int64_t columns) {
   Border part = whole;
-  part.dims[1] /= slices;
+  part.dims[1] /= columns;
   part.exchange = Exchange::kGather;
   return part;
 }
 
-Border gathered_parts(const Border& whole, int64_t slices) {
+Border gathered_parts(const Border& whole, int64_t columns) {
   Border parts = whole;
-  parts.dims[1] /= slices;
-  parts.dims.insert(parts.dims.begin(), slices);
+  parts.dims[1] /= columns;
+  parts.dims.insert(parts.dims.begin(), columns);
   return parts;
 }
 
@@ -125,7 +125,7 @@ std::unique_ptr<Segment> join_segment(const Border& whole, const Columns& column
 }
 
 Border joined_part(const Border& whole, const Columns& columns) {
-  Border part = column_part(whole, columns.slices);
+  Border part = column_part(whole, columns.count);
   part.name = kParts;
   return part;
 }

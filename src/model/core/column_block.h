@@ -15,7 +15,7 @@ namespace tutti {
 
 /// How many columns there are, and which one this is.
 struct Columns {
-  int64_t slices = 1, column = 0;
+  int64_t count = 1, column = 0;
 };
 
 /// The name of a column's block: "head" for column 0, "head.slice1" for column 1.
@@ -32,14 +32,14 @@ void keep_deviation(Init& init, const std::vector<int64_t>& whole,
 Block column_block(const Block& whole, const Columns& columns);
 
 /// Adds the reason why `size` cannot be cut, if it cannot.
-void check_cut(const std::string& what, int64_t size, int64_t slices,
+void check_cut(const std::string& what, int64_t size, int64_t columns,
                std::vector<std::string>& faults);
 
 /// The border that a column's layer puts out if the layer's whole output is `whole` [B, C, ...]:
 /// [B, C / S, ...], to be gathered.
-Border column_part(const Border& whole, int64_t slices);
+Border column_part(const Border& whole, int64_t columns);
 /// The same border as the next segment reads it: [S, B, C / S, ...].
-Border gathered_parts(const Border& whole, int64_t slices);
+Border gathered_parts(const Border& whole, int64_t columns);
 /// The whole tensor that gathered parts make up.
 at::Tensor joined_parts(const at::Tensor& gathered);
 

@@ -48,12 +48,12 @@ at::Tensor normalised(NormKind norm, const at::Tensor& x, Tensors p, bool traini
 /// units of it, so that the columns together drop what one block would.
 at::Tensor dropped(const at::Tensor& x, double rate, const Pass& pass, const Columns& columns) {
   if (rate == 0 || !pass.training) return x;
-  const auto layer = static_cast<uint32_t>(pass.block / columns.slices);
+  const auto layer = static_cast<uint32_t>(pass.block / columns.count);
   const Dropout dropout{
       rate, pass.seed, static_cast<uint64_t>(pass.step), layer, 0, pass.first_sample, 1, pass.keys};
-  if (columns.slices == 1) return x * keyed_mask(dropout, x);
+  if (columns.count == 1) return x * keyed_mask(dropout, x);
   const int64_t width = x.size(1);
-  const at::Tensor mask = keyed_mask(dropout, x.new_empty({x.size(0), columns.slices * width}));
+  const at::Tensor mask = keyed_mask(dropout, x.new_empty({x.size(0), columns.count * width}));
   return x * mask.narrow(1, columns.column * width, width);
 }
 
@@ -145,7 +145,7 @@ Block dense_column(const Job& job, const std::string& name, const Border& in, co
         fmt::format("train.tensor_slices = {} but model.norm = \"{}\" goes over all units of a "
                     "layer, which are cut; "
                     "use batch or none",
-                    columns.slices, norm));
+                    columns.count, norm));
   return layer_column(job, {name, dense_parameters(job, in, out), {}}, in, out, columns,
                       Whole::kSummed, dense_layer(job, columns));
 }

@@ -23,27 +23,27 @@ void add_whole(Model& model, const Job& job, const Border& output) {
 
 // The same model in columns, each with its own units of every layer.
 void add_columns(Model& model, const Job& job, const Border& output) {
-  const int64_t slices = job.train.tensor_slices;
+  const int64_t columns = job.train.tensor_slices;
   std::vector<std::string> faults;
-  for (const int64_t width : job.model.hidden) check_cut("model.hidden", width, slices, faults);
-  check_cut(targets_are_classes(job) ? "model.classes" : "model.outputs", output.dims[1], slices,
+  for (const int64_t width : job.model.hidden) check_cut("model.hidden", width, columns, faults);
+  check_cut(targets_are_classes(job) ? "model.classes" : "model.outputs", output.dims[1], columns,
             faults);
   if (!faults.empty()) throw Error(fmt::format("{}", fmt::join(faults, "\n")));
 
   // Layer by layer, and within a layer column by column. Every column ends with the whole output
   // and the same loss.
-  model.columns = static_cast<int>(slices);
+  model.columns = static_cast<int>(columns);
   Border last = model.data[0];
   for (size_t i = 0; i < job.model.hidden.size(); ++i) {
     const Border out{"hidden", {job.train.micro_batch_size, job.model.hidden[i]}};
-    for (int64_t column = 0; column < slices; ++column)
+    for (int64_t column = 0; column < columns; ++column)
       model.blocks.push_back(
-          dense_column(job, fmt::format("layers.{}", i), last, out, {slices, column}));
+          dense_column(job, fmt::format("layers.{}", i), last, out, {columns, column}));
     last = out;
   }
-  for (int64_t column = 0; column < slices; ++column) {
+  for (int64_t column = 0; column < columns; ++column) {
     Block& head = model.blocks.emplace_back(
-        linear_column(job, "head", last, output, {slices, column}, Whole::kSame));
+        linear_column(job, "head", last, output, {columns, column}, Whole::kSame));
     head.segments.push_back(loss_segment(job, output, model.data));
   }
 }

@@ -26,8 +26,8 @@ RotaryTable rotary_of(const GptShape& shape, bool on_device) {
 
 template <class A>
 Model make_gpt(const Job& job, const KernelsFor<A>& kernels) {
-  const bool sliced = job.train.tensor_slices > 1;
-  if (job.model.autograd && sliced)
+  const bool in_columns = job.train.tensor_slices > 1;
+  if (job.model.autograd && in_columns)
     throw Error(
         fmt::format("train.tensor_slices = {} but model.autograd is true: it has no columns",
                     job.train.tensor_slices));
@@ -47,7 +47,7 @@ Model make_gpt(const Job& job, const KernelsFor<A>& kernels) {
 
   // In columns each has a slice of the logits, so evaluation must know that they are cut.
   const RotaryTable rotary = rotary_of(shape, job.numerics.device == DeviceKind::kCuda);
-  if (sliced) {
+  if (in_columns) {
     model.columns = static_cast<int>(job.train.tensor_slices);
     model.output_sliced = true;
     model.blocks = gpt_column_blocks(job, shape, kernels, rotary);

@@ -77,10 +77,9 @@ class AttentionCore final : public GptCore<A> {
 }  // namespace
 
 template <class A>
-GptCorePtr<A> gpt_attention_core(const GptShape& shape, int64_t slices,
-                                 const KernelsFor<A>& kernels, const FusedFor<A>& fused,
-                                 const RotaryTable& rotary) {
-  return std::make_unique<AttentionCore<A>>(shape, shape.attention(slices), kernels, fused, rotary);
+GptCorePtr<A> gpt_attention_core(const GptShape& shape, int64_t parts, const KernelsFor<A>& kernels,
+                                 const FusedFor<A>& fused, const RotaryTable& rotary) {
+  return std::make_unique<AttentionCore<A>>(shape, shape.attention(parts), kernels, fused, rotary);
 }
 
 #define TUTTI_MAKE(A)                                                                       \

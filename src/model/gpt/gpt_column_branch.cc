@@ -86,19 +86,19 @@ class ColumnBranch final : public Segment {
 
 }  // namespace
 
-// Columns do without the fused kernels, which round less often: the bits of sliced models are those
-// of a bias that is added to a rounded product.
+// Columns do without the fused kernels, which round less often: the bits of models in columns are
+// those of a bias that is added to a rounded product.
 template <class A>
 std::unique_ptr<Segment> make_column_attention(const GptColumn& column,
                                                const KernelsFor<A>& kernels,
                                                const RotaryTable& rotary) {
   return std::make_unique<ColumnBranch<A>>(
-      column, gpt_attention_core(column.whole, column.slices, kernels, FusedFor<A>{}, rotary));
+      column, gpt_attention_core(column.whole, column.columns, kernels, FusedFor<A>{}, rotary));
 }
 template <class A>
 std::unique_ptr<Segment> make_column_mlp(const GptColumn& column, const KernelsFor<A>& kernels) {
   return std::make_unique<ColumnBranch<A>>(
-      column, gpt_mlp_core(column.whole, column.slices, kernels, FusedFor<A>{}));
+      column, gpt_mlp_core(column.whole, column.columns, kernels, FusedFor<A>{}));
 }
 
 #define TUTTI_MAKE(A)                                                                             \

@@ -215,7 +215,7 @@ class ColumnLoss final : public Segment {
     // Every column joins all statistics in the same order, so all have the same loss.
     kernels_.vocabulary.cross_entropy(
         floats(in[1]), ids(in[2]), Carver(context.saved).floats(rows_),
-        static_cast<double*>(out[0].data_ptr()), rows_, column_.slices);
+        static_cast<double*>(out[0].data_ptr()), rows_, column_.columns);
   }
   void backward(Context& context, Tensors in, Tensors, Tensors, Tensors grad_in) const override {
     kernels_.vocabulary.cross_entropy_backward(

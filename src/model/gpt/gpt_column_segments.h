@@ -13,12 +13,12 @@ namespace tutti {
 /// What part of the whole model a column has.
 struct GptColumn {
   GptShape whole;
-  int64_t slices, number;  ///< how many columns there are, and which one this is
+  int64_t columns, number;  ///< how many columns there are, and which one this is
 
   /// number of its rows of the residual stream, which are [first_row, first_row + rows)
-  int64_t rows() const { return whole.rows() / slices; }
+  int64_t rows() const { return whole.rows() / columns; }
   int64_t first_row() const { return number * rows(); }
-  int64_t vocab() const { return whole.vocab / slices; }
+  int64_t vocab() const { return whole.vocab / columns; }
   int64_t first_token() const { return number * vocab(); }
   /// The sizes of its part of the stream as norms see it: rows that belong to no samples.
   GptShape lines() const;

@@ -22,7 +22,7 @@ size_t cut_dim(const std::string& name) {
 }
 
 /// A column's block: its part of every parameter.
-Block cut_block(const Block& whole, int64_t slices, int64_t column) {
+Block cut_block(const Block& whole, int64_t columns, int64_t column) {
   Block block;
   block.name = column_name(whole.name, column);
   for (Parameter parameter : whole.parameters) {
@@ -33,7 +33,7 @@ Block cut_block(const Block& whole, int64_t slices, int64_t column) {
     } else {
       // A tied head's part is tied to the same column's part of the embedding.
       const std::vector<int64_t> dims = parameter.dims;
-      parameter.dims[dim] /= slices;
+      parameter.dims[dim] /= columns;
       if (dims.size() == 2) keep_deviation(parameter.init, dims, parameter.dims);
       if (!parameter.shared_with.empty())
         parameter.shared_with = column_name("embed", column) + "/tok.weight";
@@ -46,9 +46,9 @@ Block cut_block(const Block& whole, int64_t slices, int64_t column) {
 template <class A>
 void check(const Job& job, const GptShape& shape, const KernelsFor<A>& kernels) {
   // Collects every reason, so that all can be mended at once.
-  const int64_t slices = job.train.tensor_slices;
+  const int64_t columns = job.train.tensor_slices;
   std::vector<std::string> faults;
-  const auto cut = [&](const char* what, int64_t size) { check_cut(what, size, slices, faults); };
+  const auto cut = [&](const char* what, int64_t size) { check_cut(what, size, columns, faults); };
 
   cut("model.heads", shape.heads);
   cut("model.kv_heads", shape.kv_heads);
@@ -61,14 +61,14 @@ void check(const Job& job, const GptShape& shape, const KernelsFor<A>& kernels) 
     faults.push_back(
         fmt::format("train.tensor_slices = {} needs loss.kind = \"cross-entropy\" without "
                     "smoothing and weights",
-                    slices));
+                    columns));
   const auto& v = kernels.vocabulary;
   if (!v.embed || !v.embed_backward || !v.positions || !v.positions_backward || !v.statistics ||
       !v.cross_entropy || !v.cross_entropy_backward)
     faults.push_back(fmt::format(
         "train.tensor_slices = {} but numerics.device = \"{}\" has no kernels for slices of a "
         "vocabulary",
-        slices, job.numerics.device));
+        columns, job.numerics.device));
   if (!faults.empty()) throw Error(fmt::format("{}", fmt::join(faults, "\n")));
 }
 
@@ -84,7 +84,8 @@ GptShape GptColumn::lines() const {
 Dropout GptColumn::dropout(const Pass& pass, GptDropoutSite site) const {
   // Rows draw what they draw in the whole model: keyed by its block and their place in it.
   Dropout dropout = gpt_dropout(whole, pass, site);
-  dropout.block = static_cast<uint32_t>(pass.block / slices);  // the layer: the whole model's block
+  // The layer is the whole model's block.
+  dropout.block = static_cast<uint32_t>(pass.block / columns);
   dropout.first_row = first_row();
   return dropout;
 }
@@ -111,23 +112,23 @@ Border GptColumn::statistics() const {
   return {"statistics", {whole.rows(), kStatistics}, at::kFloat, Exchange::kGather};
 }
 Border GptColumn::all_statistics() const {
-  return {"statistics", {slices, whole.rows(), kStatistics}, at::kFloat};
+  return {"statistics", {columns, whole.rows(), kStatistics}, at::kFloat};
 }
 
 template <class A>
 std::vector<Block> gpt_column_blocks(const Job& job, const GptShape& shape,
                                      const KernelsFor<A>& kernels, const RotaryTable& rotary) {
   check(job, shape, kernels);
-  const int64_t slices = job.train.tensor_slices;
+  const int64_t columns = job.train.tensor_slices;
 
   // Layer by layer, and within a layer column by column, as Model wants them.
   const std::vector<Block> whole = gpt_blocks(job.model);
   const GptLayerPlaces layer = gpt_layer_places(shape);
   std::vector<Block> blocks;
   for (size_t i = 0; i < whole.size(); ++i) {
-    for (int64_t c = 0; c < slices; ++c) {
-      const GptColumn column{shape, slices, c};
-      Block& block = blocks.emplace_back(cut_block(whole[i], slices, c));
+    for (int64_t c = 0; c < columns; ++c) {
+      const GptColumn column{shape, columns, c};
+      Block& block = blocks.emplace_back(cut_block(whole[i], columns, c));
 
       // The segments of gpt_columns.h, in that order.
       const auto add = [&](std::unique_ptr<Segment> segment) {

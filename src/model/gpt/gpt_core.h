@@ -96,14 +96,13 @@ class GptCore {
 template <class A>
 using GptCorePtr = std::unique_ptr<GptCore<A>>;
 
-/// The core of one of `slices` equal shares of the heads, or of the hidden units. `shape` is the
+/// The core of one of `parts` equal parts of the heads, or of the hidden units. `shape` is the
 /// whole model's.
 template <class A>
-GptCorePtr<A> gpt_attention_core(const GptShape& shape, int64_t slices,
-                                 const KernelsFor<A>& kernels, const FusedFor<A>& fused,
-                                 const RotaryTable& rotary);
+GptCorePtr<A> gpt_attention_core(const GptShape& shape, int64_t parts, const KernelsFor<A>& kernels,
+                                 const FusedFor<A>& fused, const RotaryTable& rotary);
 template <class A>
-GptCorePtr<A> gpt_mlp_core(const GptShape& shape, int64_t slices, const KernelsFor<A>& kernels,
+GptCorePtr<A> gpt_mlp_core(const GptShape& shape, int64_t parts, const KernelsFor<A>& kernels,
                            const FusedFor<A>& fused);
 
 }  // namespace tutti

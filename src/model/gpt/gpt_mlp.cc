@@ -6,17 +6,17 @@ namespace tutti {
 
 namespace {
 
-GptCoreShape core_shape(const GptShape& shape, int64_t slices) {
+GptCoreShape core_shape(const GptShape& shape, int64_t parts) {
   // A column has `hidden` of the hidden units. With a gate fc1 has two rows for each of them.
   const GptLayerPlaces places = gpt_layer_places(shape);
-  const int64_t rows = shape.rows(), hidden = shape.hidden / slices;
+  const int64_t rows = shape.rows(), hidden = shape.hidden / parts;
   return {.site = GptDropoutSite::kMlp,
           .norm = places.norm2,
           .first = places.fc1,
           .second = places.fc2,
           .rows = rows,
           .width = shape.width,
-          .columns = shape.fc1_columns() / slices,
+          .columns = shape.fc1_columns() / parts,
           .inner = hidden,
           // without a gate it is made where the gradient of fc1's output goes
           .inner_gradient = shape.gated() ? rows * hidden : 0,
@@ -30,9 +30,9 @@ class MlpCore final : public GptCore<A> {
  public:
   using typename GptCore<A>::Memory;
 
-  MlpCore(const GptShape& shape, int64_t slices, const KernelsFor<A>& kernels,
+  MlpCore(const GptShape& shape, int64_t parts, const KernelsFor<A>& kernels,
           const FusedFor<A>& fused)
-      : GptCore<A>(core_shape(shape, slices), kernels, fused),
+      : GptCore<A>(core_shape(shape, parts), kernels, fused),
         gated_(shape.gated()),
         activation_(gated_ ? Activation::kSilu : shape.activation) {}
 
@@ -71,9 +71,9 @@ class MlpCore final : public GptCore<A> {
 }  // namespace
 
 template <class A>
-GptCorePtr<A> gpt_mlp_core(const GptShape& shape, int64_t slices, const KernelsFor<A>& kernels,
+GptCorePtr<A> gpt_mlp_core(const GptShape& shape, int64_t parts, const KernelsFor<A>& kernels,
                            const FusedFor<A>& fused) {
-  return std::make_unique<MlpCore<A>>(shape, slices, kernels, fused);
+  return std::make_unique<MlpCore<A>>(shape, parts, kernels, fused);
 }
 
 #define TUTTI_MAKE(A)                                                                 \

@@ -24,9 +24,9 @@ struct GptShape {
 
   int64_t rows() const { return batch * length; }
   int64_t dim() const { return width / heads; }
-  /// The attention of one of `slices` equal shares of the heads.
-  AttentionShape attention(int64_t slices = 1) const {
-    return {batch, length, heads / slices, dim(), kv_heads / slices};
+  /// The attention of one of `parts` equal parts of the heads.
+  AttentionShape attention(int64_t parts = 1) const {
+    return {batch, length, heads / parts, dim(), kv_heads / parts};
   }
   bool gated() const { return activation == Activation::kSwiglu; }
   /// Width of what fc1 puts out: hidden, or for a gate twice that (gate and up).

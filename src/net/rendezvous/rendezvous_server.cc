@@ -91,7 +91,8 @@ RendezvousServer::Impl::~Impl() {
 void RendezvousServer::Impl::serve() {
   size_t left = workers_.size();
   while (left > 0) {
-    // Every event may close a socket; when the last one is closed nobody is left to serve.
+    // Every event may close a socket; when the last one is closed nobody is left to serve. The
+    // workers' processes end, and their sockets with them; who waits for an answer has a deadline.
     clock_.wait_fd(epoll_.get(), Deadline::never());
     epoll_event events[64];
     const int n = ::epoll_wait(epoll_.get(), events, 64, 0);

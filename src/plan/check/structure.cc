@@ -20,6 +20,19 @@ namespace {
 
 bool inside(int value, size_t size) { return value >= 0 && value < static_cast<int>(size); }
 
+// What the instructions of an op are about.
+bool is_of_segment(Op op) {
+  return op == Op::kForward || op == Op::kBackward || op == Op::kExchange;
+}
+bool is_of_block(Op op) {
+  return is_of_segment(op) || op == Op::kFold || op == Op::kUpdate || op == Op::kFetch ||
+         op == Op::kEvict;
+}
+bool is_of_parcel(Op op) {
+  return op == Op::kReduce || op == Op::kGather || op == Op::kNorm || op == Op::kAcquire ||
+         op == Op::kRelease;
+}
+
 class Structure {
  public:
   Structure(const Plan& plan, const ModelShape& model) : plan_(plan), model_(model) {}
@@ -66,6 +79,11 @@ class Structure {
   void fault_at(Place place, fmt::format_string<Args...> format, Args&&... args) {
     faults_.push_back(name_of(plan_, place) + ": " +
                       fmt::format(format, std::forward<Args>(args)...));
+  }
+  /// Notes `what` as a fault where it does not hold.
+  bool want(Place place, bool holds, const char* what) {
+    if (!holds) fault_at(place, "{}", what);
+    return holds;
   }
   template <class F>
   static void each(const Program& program, F&& f) {
@@ -124,92 +142,104 @@ class Structure {
   /// What an instruction names is there, and what it must say for its op is said. Returns where the
   /// rest could not even be looked up.
   void check_instruction(const Program& program, Place place, const Instruction& i) {
-    const auto want = [&](bool holds, const char* what) {
-      if (!holds) fault_at(place, "{}", what);
-      return holds;
-    };
-
-    // Buffers: they exist, and the second tier and the loader's memory are only used by
-    // those who may.
     const Touched touched = touched_by(i);
+    check_named_buffers(program, place, i, touched);
+    if (!check_subject(place, i)) return;
+    check_home(place, i);
+
+    // Compute is queue 0, which runs on the caller's thread.
+    if (i.op == Op::kForward || i.op == Op::kBackward) check_flow(program, place, i, touched);
+    const bool compute =
+        i.op == Op::kLoad || is_of_segment(i.op) || i.op == Op::kFold || i.op == Op::kUpdate;
+    want(place, !compute || place.queue == 0, "stands on another queue than compute");
+    check_extras(place, i);
+  }
+
+  /// All buffers and units that an instruction names exist, in whatever list it names them.
+  void check_named_buffers(const Program& program, Place place, const Instruction& i,
+                           const Touched& touched) {
+    // The second tier and the loader's memory are only used by those who may.
     for (const auto* list : {&touched.reads, &touched.writes}) {
       for (int b : *list) {
-        if (!want(inside(b, program.buffers.size()), "touches a buffer that is not there"))
+        if (!want(place, inside(b, program.buffers.size()), "touches a buffer that is not there"))
           continue;
-        want(!program.buffers[b].offloaded || i.op == Op::kFetch || i.op == Op::kEvict,
+        want(place, !program.buffers[b].offloaded || i.op == Op::kFetch || i.op == Op::kEvict,
              "touches the second tier");
-        want(!program.buffers[b].lent || i.op == Op::kLoad || list == &touched.reads,
+        want(place, !program.buffers[b].lent || i.op == Op::kLoad || list == &touched.reads,
              "writes the loader's memory");
       }
     }
 
-    // Units and tensors of Forward and Backward.
+    // Units and tensors of Forward and Backward are in lists of their own.
     for (const auto* list : {&i.flow.parameters, &i.flow.gradients}) {
       for (const UnitBuffer& u : *list) {
-        want(inside(u.unit, model_.blocks.size()) && inside(u.buffer, program.buffers.size()),
+        want(place,
+             inside(u.unit, model_.blocks.size()) && inside(u.buffer, program.buffers.size()),
              "names no unit's buffer");
       }
     }
     check_operands(plan_, model_, place, faults_);
     for (const auto* list : {&i.flow.in, &i.flow.out}) {
-      for (int b : *list) want(inside(b, program.buffers.size()), "has no buffer for a tensor");
+      for (int b : *list)
+        want(place, inside(b, program.buffers.size()), "has no buffer for a tensor");
     }
+  }
 
-    // What the op is about: a group, a parcel, a block, a segment.
-    want(i.group < static_cast<int>(plan_.groups.size()), "names no group");
-    const bool segment = i.op == Op::kForward || i.op == Op::kBackward || i.op == Op::kExchange;
-    const bool unit = segment || i.op == Op::kFold || i.op == Op::kUpdate || i.op == Op::kFetch ||
-                      i.op == Op::kEvict;
-    const bool parcel = i.op == Op::kReduce || i.op == Op::kGather || i.op == Op::kNorm ||
-                        i.op == Op::kAcquire || i.op == Op::kRelease;
-
-    if (!want(parcel == inside(i.parcel, plan_.parcels.size()),
+  /// What the op is about is there: a group, a parcel, a block, a segment. False where later checks
+  /// could not look it up.
+  bool check_subject(Place place, const Instruction& i) {
+    want(place, i.group < static_cast<int>(plan_.groups.size()), "names no group");
+    if (!want(place, is_of_parcel(i.op) == inside(i.parcel, plan_.parcels.size()),
               "names no parcel, or one that it does not move"))
-      return;
-    if (unit && !want(inside(i.block, model_.blocks.size()), "names no block")) return;
-    if (segment &&
-        !want(inside(i.segment, model_.blocks[i.block].segments.size()), "names no segment"))
-      return;
+      return false;
+    if (is_of_block(i.op) && !want(place, inside(i.block, model_.blocks.size()), "names no block"))
+      return false;
+    return !is_of_segment(i.op) ||
+           want(place, inside(i.segment, model_.blocks[i.block].segments.size()),
+                "names no segment");
+  }
 
-    // A segment runs at its block's home (an Exchange meets all tensor ranks of the stage), on
-    // lanes of this data rank.
-    if (segment) {
-      want(inside(i.lane, plan_.batch.lanes) && inside(i.micro, plan_.batch.micro_batches),
+  /// A segment runs at its block's home, on lanes of this data rank.
+  void check_home(Place place, const Instruction& i) {
+    if (is_of_segment(i.op)) {
+      want(place, inside(i.lane, plan_.batch.lanes) && inside(i.micro, plan_.batch.micro_batches),
            "names no micro-batch");
       const Coordinates home = plan_.homes[i.block], here = plan_.places[place.rank].at;
+
+      // An Exchange meets all tensor ranks of the stage, so only the stage must be right.
       const bool mine = i.op == Op::kExchange
                             ? home.pipeline == here.pipeline
                             : home.pipeline == here.pipeline && home.tensor == here.tensor;
-      want(mine, "its block is not this rank's");
+      want(place, mine, "its block is not this rank's");
     }
-    if (segment || i.op == Op::kLoad) {
+
+    // Without training all data ranks run lane 0, each on a batch that it is handed.
+    if (is_of_segment(i.op) || i.op == Op::kLoad) {
       const bool mine = !plan_.training || contains(plan_.places[place.rank].lanes, i.lane);
-      want(mine, "its lane is another rank's");
+      want(place, mine, "its lane is another rank's");
     }
+  }
 
-    // Compute is queue 0, which runs on the caller's thread.
-    if (i.op == Op::kForward || i.op == Op::kBackward) check_flow(program, place, i, touched);
-    const bool compute = i.op == Op::kLoad || segment || i.op == Op::kFold || i.op == Op::kUpdate;
-    want(!compute || place.queue == 0, "stands on another queue than compute");
+  /// What only some ops have: additions, transfers, a partner, an output.
+  void check_extras(Place place, const Instruction& i) {
+    want(place, i.op == Op::kFold || i.adds.empty(), "adds without being a fold");
+    if (i.op == Op::kReduce && want(place, inside(i.transfer, plan_.sums.size()), "names no sum"))
+      want(place, i.round == plan_.sums[i.transfer].round, "is another round than its sum");
+    want(place, i.op != Op::kGather || inside(i.transfer, plan_.copies.size()), "names no copies");
+    want(place, i.op != Op::kVote || i.group < 0, "is for all ranks");
 
-    // What only some ops have: additions, transfers, a partner, an output.
-    want(i.op == Op::kFold || i.adds.empty(), "adds without being a fold");
-    if (i.op == Op::kReduce && want(inside(i.transfer, plan_.sums.size()), "names no sum"))
-      want(i.round == plan_.sums[i.transfer].round, "is another round than its sum");
-    want(i.op != Op::kGather || inside(i.transfer, plan_.copies.size()), "names no copies");
-    want(i.op != Op::kVote || i.group < 0, "is for all ranks");
-
+    // A message is one buffer for one other rank.
     const auto message = [&](Access access) {
       return i.operands.size() == 1 && i.operands[0].access == access;
     };
-    want(i.op != Op::kSend || message(Access::kRead), "sends one buffer");
-    want(i.op != Op::kRecv || message(Access::kWrite), "receives one buffer");
-    want((i.op != Op::kSend && i.op != Op::kRecv) || inside(i.peer, plan_.programs.size()),
+    want(place, i.op != Op::kSend || message(Access::kRead), "sends one buffer");
+    want(place, i.op != Op::kRecv || message(Access::kWrite), "receives one buffer");
+    want(place, (i.op != Op::kSend && i.op != Op::kRecv) || inside(i.peer, plan_.programs.size()),
          "has no peer");
 
     if (i.op == Op::kExchange) {
-      want(i.exchange != Exchange::kNone, "does nothing");
-      want(inside(i.output, model_.blocks[i.block].segments[i.segment].outputs.size()),
+      want(place, i.exchange != Exchange::kNone, "does nothing");
+      want(place, inside(i.output, model_.blocks[i.block].segments[i.segment].outputs.size()),
            "names no output");
     }
   }
@@ -219,16 +249,10 @@ class Structure {
   void check_flow(const Program& program, Place place, const Instruction& i, const Touched& own) {
     // Numbers of tensors come first: everything below goes by their places.
     const SegmentShape& shape = model_.blocks[i.block].segments[i.segment];
-    const Flow& f = i.flow;
-    const bool gradients = i.op == Op::kBackward && i.part != Part::kWeight;
-    const bool counts = f.in.size() == shape.inputs.size() &&
-                        f.out.size() == shape.outputs.size() &&
-                        (f.grad_in.size() == (gradients ? shape.inputs.size() : 0) ||
-                         (i.op == Op::kForward && f.grad_in.size() == shape.inputs.size())) &&
-                        f.grad_out.size() == (gradients ? shape.outputs.size() : 0);
-    if (!counts) return fault_at(place, "has not the tensors of its segment");
+    if (!has_tensors(i, shape)) return fault_at(place, "has not the tensors of its segment");
 
     // Room for what is kept and for temporaries.
+    const Flow& f = i.flow;
     const auto sized = [&](int b, int64_t bytes, const char* what) {
       const int64_t there = inside(b, program.buffers.size()) ? program.buffers[b].bytes : 0;
       if (there < bytes) fault_at(place, "has {} bytes for {}, it needs {}", there, what, bytes);
@@ -238,9 +262,28 @@ class Structure {
     if (i.op == Op::kBackward && i.part != Part::kBoth)
       sized(f.deferred, shape.deferred_bytes, "what it defers");
 
-    // Nothing is written while it is read, with three exceptions. A gradient may take the memory of
-    // its own input alone, and only if the segment consumes it; a gradient that is passed on may be
-    // added to; and losses are added to.
+    check_overwrites(program, place, i, own, shape);
+    if (i.op == Op::kForward) check_forward(place, f, shape);
+    check_written_once(program, place, i, shape);
+  }
+
+  /// Whether a flow has the numbers of tensors that its segment declares. Only a backward that makes
+  /// the inputs' gradients has gradients, but a forward may already name theirs (check_forward).
+  static bool has_tensors(const Instruction& i, const SegmentShape& shape) {
+    const Flow& f = i.flow;
+    const bool gradients = i.op == Op::kBackward && i.part != Part::kWeight;
+    return f.in.size() == shape.inputs.size() && f.out.size() == shape.outputs.size() &&
+           (f.grad_in.size() == (gradients ? shape.inputs.size() : 0) ||
+            (i.op == Op::kForward && f.grad_in.size() == shape.inputs.size())) &&
+           f.grad_out.size() == (gradients ? shape.outputs.size() : 0);
+  }
+
+  /// Nothing is written while it is read, with three exceptions. A gradient may take the memory of
+  /// its own input alone, and only if the segment consumes it; a gradient that is passed on may be
+  /// added to; and losses are added to.
+  void check_overwrites(const Program& program, Place place, const Instruction& i,
+                        const Touched& own, const SegmentShape& shape) {
+    const Flow& f = i.flow;
     const auto consumed = [&](int b) {
       int times = 0, at = -1;
       for (size_t k = 0; k < f.in.size(); ++k)
@@ -256,25 +299,32 @@ class Structure {
       return false;
     };
 
+    // A buffer that is not there has been found at fault already.
     for (int b : own.writes) {
       if (inside(b, program.buffers.size()) && contains(own.reads, b) && !consumed(b) &&
           !passed(b) && !contains(losses_of(i), b))
         fault_at(place, "writes '{}' while it reads it", program.buffers[b].name);
     }
+  }
 
-    // Forward: only memory that is passed on is both input and output, and a gradient that is named
-    // here takes the memory of its input.
-    for (size_t o = 0; i.op == Op::kForward && o < f.out.size(); ++o) {
+  /// In a forward only memory that is passed on is both input and output, and a gradient that is
+  /// named here takes the memory of its input.
+  void check_forward(Place place, const Flow& f, const SegmentShape& shape) {
+    for (size_t o = 0; o < f.out.size(); ++o) {
       const int from = shape.outputs[o].same_as;
       if (f.out[o] >= 0 && from < 0 && contains(f.in, f.out[o]))
         fault_at(place, "writes its input");
     }
-    for (size_t k = 0; i.op == Op::kForward && k < f.grad_in.size(); ++k) {
+    for (size_t k = 0; k < f.grad_in.size(); ++k) {
       if (f.grad_in[k] != -1 && f.grad_in[k] != f.in[k])
         fault_at(place, "makes a gradient that takes no input's memory");
     }
+  }
 
-    // Nothing is written twice: two outputs, gradients or temporaries never share memory.
+  /// Nothing is written twice: two outputs, gradients or temporaries never share memory.
+  void check_written_once(const Program& program, Place place, const Instruction& i,
+                          const SegmentShape& shape) {
+    const Flow& f = i.flow;
     std::vector<int> written;
     const auto write = [&](int b) {
       if (!inside(b, program.buffers.size())) return;  // none, or one that has been found at fault
@@ -282,14 +332,17 @@ class Structure {
       written.push_back(b);
     };
 
+    // An output that is an input's memory is only passed on.
     if (i.op == Op::kForward) {
       for (size_t o = 0; o < f.out.size(); ++o) {
         if (shape.outputs[o].same_as < 0) write(f.out[o]);
       }
+      write(f.saved);
     }
-    if (i.op == Op::kForward) write(f.saved);
     if (i.part == Part::kInput) write(f.deferred);
     write(f.work);
+
+    // Likewise a gradient that is passed on is not written, even where it is added to.
     for (int b : f.grad_in) {
       if (!contains(f.grad_out, b)) write(b);
     }

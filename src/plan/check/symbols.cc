@@ -137,12 +137,13 @@ void Symbols::add_gradients(const ModelShape& model, int layer, int segment) {
   }
 }
 
-/// A gradient is as large as its reader makes it. Beyond an exchange it is as large as what the
-/// segment wrote or, for partial sums, as all columns' parts together.
 int64_t Symbols::bytes(const Symbol& symbol) const {
   switch (symbol.kind) {
     case Kind::kNothing:
       return 0;
+
+    // What is computed is as large as the model declares it. An exchange changes the size, so what
+    // is read has a size apart from what was written.
     case Kind::kData:
       return data_bytes_[symbol.tensor];
     case Kind::kWritten:
@@ -150,6 +151,9 @@ int64_t Symbols::bytes(const Symbol& symbol) const {
     case Kind::kWhole:
     case Kind::kPart:
       return tensors_[symbol.tensor].shape.read_bytes;
+
+    // A gradient is as large as its reader makes it. Beyond an exchange it is as large as what the
+    // segment wrote or, for partial sums, as all columns' parts together.
     case Kind::kGradient:
       return tensors_[symbol.tensor].shape.exchange == Exchange::kNone
                  ? tensors_[symbol.tensor].grad_bytes
@@ -159,6 +163,8 @@ int64_t Symbols::bytes(const Symbol& symbol) const {
     case Kind::kGradientRead:
     case Kind::kConsumed:
       return tensors_[symbol.tensor].grad_bytes;
+
+    // These belong to a segment, whose number their symbols have in place of a tensor's.
     case Kind::kSaved:
       return saved_bytes_[symbol.tensor];
     case Kind::kDeferred:

@@ -15,7 +15,7 @@ namespace tutti {
 
 namespace {
 
-/// Counts passes: every segment runs once forward and once back, in one piece or two, on every
+/// Counts runs of segments: each runs once forward and once back, in one piece or two, on every
 /// micro-batch; in evaluation only forward, once per data rank.
 class Census {
  public:

@@ -4,8 +4,8 @@
 //
 //   stage    a pipeline coordinate; it runs one or more chunks (contiguous layers; Megatron's
 //            virtual stages), as plan/make/pipeline_schedule.h says
-//   column   a logical slice of the model for tensor parallelism; tensor coordinate t runs columns
-//            lanes_of(t, T, S) of every layer of its chunks
+//   column   one of the S parts that the model is defined in for tensor parallelism; tensor
+//            coordinate t runs columns lanes_of(t, T, S) of every layer of its chunks
 //   home     the (pipeline, tensor) coordinate where a unit's block runs; its data ranks hold the
 //            unit: whole, or (ZeRO) in slices over the shards
 //   slot     a flight slot: the buffers of one micro-batch's borders and saved values while it is

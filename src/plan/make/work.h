@@ -76,6 +76,7 @@ class MeshWork {
   int slot(const LayerVisit& visit) const { return slot_[visit.chunk][visit.micro]; }
   /// The flight slot of a micro-batch between the input part and the weight part of its backward.
   int part_slot(const LayerVisit& visit) const { return part_slot_[visit.chunk][visit.micro]; }
+  /// The data slot of a micro-batch, which the chunks of the rank share.
   int data_slot(int micro) const { return data_slot_[micro]; }
   bool reads_data(int chunk) const;
   /// Whether the loader's memory is used as it is, because one micro-batch is in work at a time.

@@ -1,4 +1,4 @@
-// Input on its way to a device: staged a step ahead or not, a step finds its own micro-batches
+// Input on its way to a device: brought a step ahead or not, a step finds its own micro-batches
 // where it always does, and what went wrong is told by the step that needs it.
 #include <gtest/gtest.h>
 
@@ -82,25 +82,25 @@ std::string message_of(const std::function<void()>& call) {
   return "";
 }
 
-TEST(DeviceFeed, AStepFindsItsInputWhereItAlwaysIsStagedAheadOrNot) {
+TEST(DeviceFeed, AStepFindsItsInputWhereItAlwaysIsBroughtAheadOrNot) {
   for (bool ahead : {false, true}) {
     Case c;
     const void* input = c.feed->tensors(2, 1)[1].const_data_ptr();
     for (int64_t step = 0; step < 7; ++step) {
       c.feed->use(step, c.stream);
-      if (ahead) c.feed->stage(step + 1);
+      if (ahead) c.feed->bring(step + 1);
       expect_input_of(c, step);
       EXPECT_EQ(c.feed->tensors(2, 1)[1].const_data_ptr(), input);
     }
   }
 }
 
-TEST(DeviceFeed, TheDigestIsOfWhatWasUsedNotOfWhatIsStaged) {
+TEST(DeviceFeed, TheDigestIsOfWhatWasUsedNotOfWhatIsBroughtAhead) {
   Case plain, ahead;
   for (int64_t step = 0; step < 5; ++step) {
     plain.feed->use(step, plain.stream);
     ahead.feed->use(step, ahead.stream);
-    ahead.feed->stage(step + 1);
+    ahead.feed->bring(step + 1);
     EXPECT_EQ(ahead.feed->digest(), plain.feed->digest()) << "step " << step;
     EXPECT_EQ(plain.feed->digest(), plain.loader->digest()) << "step " << step;
     EXPECT_NE(ahead.feed->digest(), ahead.loader->digest()) << "the loader is a step ahead";
@@ -129,7 +129,7 @@ TEST(DeviceFeed, TakesNothingOfTheDeviceOnceItIsMade) {
   const int64_t takes = c.device.takes();
   for (int64_t step = 0; step < 4; ++step) {
     c.feed->use(step, c.stream);
-    c.feed->stage(step + 1);
+    c.feed->bring(step + 1);
   }
   EXPECT_EQ(c.device.takes(), takes);
   EXPECT_EQ(c.device.synchronisations(), 0);
@@ -145,7 +145,7 @@ TEST(DeviceFeed, WhatReadingThrowsIsThrownByTheStepThatNeedsIt) {
     Case c(2 * kReads + 5);  // in the middle of step 2
     for (int64_t step = 0; step < 2; ++step) {
       c.feed->use(step, c.stream);
-      if (ahead) EXPECT_NO_THROW(c.feed->stage(step + 1));
+      if (ahead) EXPECT_NO_THROW(c.feed->bring(step + 1));
       expect_input_of(c, step);
     }
     const uint64_t digest = c.feed->digest();
@@ -165,7 +165,7 @@ TEST(DeviceFeed, WhatTheModelsCheckThrowsIsThrownByTheStepThatNeedsIt) {
     if (checked++ == 4) throw Error("token 300 is out of range");
   };
   c.feed->use(0, c.stream);
-  EXPECT_NO_THROW(c.feed->stage(1));
+  EXPECT_NO_THROW(c.feed->bring(1));
   expect_input_of(c, 0);
   EXPECT_EQ(message_of([&] { c.feed->use(1, c.stream); }), "token 300 is out of range");
 }
