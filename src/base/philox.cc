@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/portable_math.h"
+
 namespace tutti {
 
 namespace {
@@ -56,15 +58,18 @@ uint64_t philox_below(const PhiloxKey& key, uint64_t i, uint64_t n) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(word) * n >> 64);
 }
 
-double philox_normal(const PhiloxKey& key, uint64_t i) {
-  const auto block = philox(key, i / 2);
-
-  // Two draws share a block: the first takes the cosine, the second the sine.
+std::array<double, 2> philox_normal_pair(const PhiloxKey& key, uint64_t k) {
+  const auto block = philox(key, k);
   const double u = static_cast<double>((join(block[0], block[1]) >> 11) + 1) *
                    0x1p-53;  // (0, 1]: its logarithm is finite
   const double v = static_cast<double>(join(block[2], block[3]) >> 11) * 0x1p-53;
-  const double radius = std::sqrt(-2 * std::log(u)), angle = 2 * std::numbers::pi * v;
-  return radius * (i % 2 == 0 ? std::cos(angle) : std::sin(angle));
+  const double radius = std::sqrt(-2 * portable::log(u));
+  const portable::Waves at = portable::sin_cos(2 * std::numbers::pi * v);
+  return {radius * at.cosine, radius * at.sine};
+}
+
+double philox_normal(const PhiloxKey& key, uint64_t i) {
+  return philox_normal_pair(key, i / 2)[i % 2];
 }
 
 }  // namespace tutti

@@ -57,8 +57,9 @@ float philox_uniform(const PhiloxKey& key, uint64_t i);
 /// Draw i of the stream as an integer below n, from a product of 64 x 64 -> 128 bits: some numbers
 /// are more likely than others by a share of less than n / 2^64.
 uint64_t philox_below(const PhiloxKey& key, uint64_t i, uint64_t n);
-/// Draw i as a standard normal (Box-Muller in double, over a block's words; draws 2k and 2k+1
-/// share a block).
+/// Draws 2 k and 2 k + 1 as standard normals (Box-Muller in double, over the words of block k), and
+/// draw i alone.
+std::array<double, 2> philox_normal_pair(const PhiloxKey& key, uint64_t k);
 double philox_normal(const PhiloxKey& key, uint64_t i);
 
 }  // namespace tutti

@@ -7,6 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/portable_math.h"
+
 namespace tutti {
 
 void log_odds(const float* x, int64_t classes, float* out) {
@@ -17,15 +19,16 @@ void log_odds(const float* x, int64_t classes, float* out) {
   double rest = 0, all = 0, second = -std::numeric_limits<double>::infinity();
 
   for (int64_t j = 0; j < classes; ++j) {
-    all += std::exp(static_cast<double>(x[j]) - x[top]);
+    all += portable::exp(static_cast<double>(x[j]) - x[top]);
     if (j != top) second = std::max(second, static_cast<double>(x[j]));
   }
   for (int64_t j = 0; j < classes; ++j)
-    if (j != top) rest += std::exp(static_cast<double>(x[j]) - second);
+    if (j != top) rest += portable::exp(static_cast<double>(x[j]) - second);
   for (int64_t j = 0; j < classes; ++j) {
     // `against` is the logarithm of the sum over all other classes.
-    const double against = j == top ? second + std::log(rest)
-                                    : x[top] + std::log(all - std::exp(double{x[j]} - x[top]));
+    const double against = j == top
+                               ? second + portable::log(rest)
+                               : x[top] + portable::log(all - portable::exp(double{x[j]} - x[top]));
     const double odds = static_cast<double>(x[j]) - against;
     out[j] = static_cast<float>(std::isnan(odds) ? -std::numeric_limits<double>::infinity() : odds);
   }

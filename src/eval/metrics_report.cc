@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 
+#include "base/portable_math.h"
 #include "eval/auc.h"
 #include "eval/metrics.h"
 
@@ -74,7 +75,7 @@ const std::vector<MetricRow>& metric_rows() {
        .of_all = [](const Metrics& metrics) { return metrics.loss(); }},
       {.name = "perplexity",
        .tasks = {kTokens},
-       .of_all = [](const Metrics& metrics) { return std::exp(metrics.loss()); }},
+       .of_all = [](const Metrics& metrics) { return portable::exp(metrics.loss()); }},
       {.name = "accuracy",
        .tasks = {kTokens, kClasses, kBinary},
        .of_all = [](const Metrics& metrics) { return metrics.accuracy(); }},

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/portable_math.h"
 
 namespace tutti {
 
@@ -48,7 +49,7 @@ double bigram_loss(const Dataset& train, const Dataset& held_out, int64_t contex
 
   // The loss of each pair is computed once, not per place of the text.
   std::vector<double> loss(kBytes * kBytes);
-  for (size_t i = 0; i < loss.size(); ++i) loss[i] = -std::log(pairs[i] / tokens[i / kBytes]);
+  for (size_t i = 0; i < loss.size(); ++i) loss[i] = -portable::log(pairs[i] / tokens[i / kBytes]);
   double sum = 0;
   for_each_pair(held_out, held_out.size(), context,
                 [&](size_t token, size_t target) { sum += loss[token * kBytes + target]; });

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "base/portable_math.h"
 #include "config/job_parts.h"
 #include "model/core/runner.h"
 
@@ -64,10 +65,10 @@ struct Sampler::Impl {
   /// Draws from softmax(logits / temperature).
   static int draw(const float* logits, int64_t vocab, double temperature, double uniform) {
     double top = *std::max_element(logits, logits + vocab), sum = 0;
-    for (int64_t v = 0; v < vocab; ++v) sum += std::exp((logits[v] - top) / temperature);
+    for (int64_t v = 0; v < vocab; ++v) sum += portable::exp((logits[v] - top) / temperature);
     double left = uniform * sum;
     for (int64_t v = 0; v < vocab; ++v) {
-      left -= std::exp((logits[v] - top) / temperature);
+      left -= portable::exp((logits[v] - top) / temperature);
       if (left < 0) return static_cast<int>(v);
     }
     return static_cast<int>(vocab - 1);

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/portable_math.h"
 #include "optim/optimizer.h"
 #include "optim/update_kernels.h"
 
@@ -59,8 +60,8 @@ class Fused : public Optimizer {
         .beta2 = rounded(config_.beta2),
         .rest2 = rounded(1 - config_.beta2),
         .eps = rounded(config_.eps),
-        .correction = rounded(1 / (1 - std::pow(config_.beta1, t))),
-        .root_correction = rounded(1 / std::sqrt(1 - std::pow(config_.beta2, t))),
+        .correction = rounded(1 / (1 - portable::pow(config_.beta1, t))),
+        .root_correction = rounded(1 / std::sqrt(1 - portable::pow(config_.beta2, t))),
         .step_size = rounded(scalars.lr),
     };
   }

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/portable_math.h"
 #include "base/processor.h"
 #include "config/job_parts.h"
 #include "grid/grid.h"
@@ -96,7 +97,7 @@ class Adam final : public Fused {
     UpdateScalars s = Fused::scalars(scalars);
     // Adam's correction of the first moment is one factor of the step.
     const double t = static_cast<double>(scalars.step) + 1;
-    s.moments.step_size = rounded(scalars.lr / (1 - std::pow(config_.beta1, t)));
+    s.moments.step_size = rounded(scalars.lr / (1 - portable::pow(config_.beta1, t)));
     if (!coupled_) s.moments.decay = decoupled(scalars);
     return s;
   }

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/portable_math.h"
 #include "config/job_parts.h"
 
 namespace tutti {
@@ -16,7 +17,7 @@ namespace tutti {
 namespace {
 
 /// Half a cosine wave, from 1 at p = 0 to 0 at p = 1.
-double half_wave(double p) { return 0.5 * (1 + std::cos(std::numbers::pi * p)); }
+double half_wave(double p) { return 0.5 * (1 + portable::cos(std::numbers::pi * p)); }
 
 double between(double low, double high, double part) { return low + (high - low) * part; }
 
@@ -24,12 +25,14 @@ double between(double low, double high, double part) { return low + (high - low)
 /// 1), and is cycle * growth^i long.
 double part_of_cycle(double t, double cycle, double growth) {
   if (growth == 1) return std::fmod(t, cycle) / cycle;
-  const auto begin = [&](double i) { return cycle * (std::pow(growth, i) - 1) / (growth - 1); };
+  const auto begin = [&](double i) {
+    return cycle * (portable::pow(growth, i) - 1) / (growth - 1);
+  };
   // The inverse of begin() is a logarithm, whose rounding may be off by one near a border.
-  double i = std::floor(std::log(t / cycle * (growth - 1) + 1) / std::log(growth));
+  double i = std::floor(portable::log(t / cycle * (growth - 1) + 1) / portable::log(growth));
   if (i > 0 && t < begin(i)) --i;  // the logarithm was rounded over a border
   if (t >= begin(i + 1)) ++i;
-  return std::clamp((t - begin(i)) / (cycle * std::pow(growth, i)), 0.0, 1.0);
+  return std::clamp((t - begin(i)) / (cycle * portable::pow(growth, i)), 0.0, 1.0);
 }
 
 double cosine(const TrainConfig& config, double t, double p) {
@@ -76,14 +79,14 @@ double every(const TrainConfig& config, const Course& at) {
 constexpr Schedule kSchedules[] = {
     {"constant", [](const TrainConfig&, const Course&, const Watched&) { return 1.0; }},
     {"step", [](const TrainConfig& c, const Course& at,
-                const Watched&) { return std::pow(c.factor, std::floor(every(c, at))); }},
+                const Watched&) { return portable::pow(c.factor, std::floor(every(c, at))); }},
     {"exponential", [](const TrainConfig& c, const Course& at,
-                       const Watched&) { return std::pow(c.factor, every(c, at)); }},
+                       const Watched&) { return portable::pow(c.factor, every(c, at)); }},
     {"linear", [](const TrainConfig& c, const Course& at,
                   const Watched&) { return between(c.final_lr, 1, 1 - at.part); }},
     {"polynomial",
      [](const TrainConfig& c, const Course& at, const Watched&) {
-       return between(c.final_lr, 1, std::pow(1 - at.part, c.power));
+       return between(c.final_lr, 1, portable::pow(1 - at.part, c.power));
      }},
     {"cosine", [](const TrainConfig& c, const Course& at,
                   const Watched&) { return cosine(c, at.steps, at.part); }},

@@ -10,6 +10,7 @@
 #include <numbers>
 
 #include "base/error.h"
+#include "base/portable_math.h"
 #include "base/processor.h"
 #include "data/images/augment_kernels.h"
 
@@ -70,11 +71,11 @@ double gamma(double shape, const PhiloxStream& stream, uint64_t part) {
   for (uint64_t attempt = 0;; ++attempt) {
     const uint64_t at = part << 32 | attempt * 2;
     const Words w = block_of(stream, at), u = block_of(stream, at + 1);
-    const double x = std::sqrt(-2 * std::log(positive(w[0], w[1]))) *
-                     std::cos(2 * std::numbers::pi * positive(w[2], w[3]));
+    const double x = std::sqrt(-2 * portable::log(positive(w[0], w[1]))) *
+                     portable::cos(2 * std::numbers::pi * positive(w[2], w[3]));
     const double cube = (1 + c * x) * (1 + c * x) * (1 + c * x);
     if (cube > 0 &&
-        std::log(positive(u[0], u[1])) < 0.5 * x * x + d - d * cube + d * std::log(cube))
+        portable::log(positive(u[0], u[1])) < 0.5 * x * x + d - d * cube + d * portable::log(cube))
       return d * cube;
   }
 }
@@ -88,9 +89,9 @@ double beta(double alpha, const PhiloxStream& stream) {
   }
   for (uint64_t attempt = 0;; ++attempt) {
     const Words w = block_of(stream, attempt);
-    const double x = std::log(positive(w[0], w[1])) / alpha,
-                 y = std::log(positive(w[2], w[3])) / alpha;
-    if (std::exp(x) + std::exp(y) <= 1) return 1 / (1 + std::exp(y - x));
+    const double x = portable::log(positive(w[0], w[1])) / alpha,
+                 y = portable::log(positive(w[2], w[3])) / alpha;
+    if (portable::exp(x) + portable::exp(y) <= 1) return 1 / (1 + portable::exp(y - x));
   }
 }
 
@@ -147,7 +148,8 @@ void Augment::change(float* image, uint64_t sample, float* scratch) const {
     const double angle = either_way(place[3], config_.rotate) * std::numbers::pi / 180;
     const double zoom = 1 + either_way(look[0], config_.scale);
     k.turn(image, shape,
-           {static_cast<float>(std::cos(angle) / zoom), static_cast<float>(std::sin(angle) / zoom)},
+           {static_cast<float>(portable::cos(angle) / zoom),
+            static_cast<float>(portable::sin(angle) / zoom)},
            scratch);
   }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/philox.h"
+#include "base/portable_math.h"
 #include "config/job_parts.h"
 #include "data/core/sources.h"
 
@@ -157,7 +158,7 @@ class Truth {
       logit += both_[p][static_cast<size_t>(click.categories[2 * p] * kValues +
                                             click.categories[2 * p + 1])];
     }
-    return 1 / (1 + std::exp(-logit));
+    return 1 / (1 + portable::exp(-logit));
   }
 
  private:
@@ -202,7 +203,7 @@ double clicks_truth_loss(uint64_t seed, int64_t held_out) {
   for (int64_t i = 0; i < held_out; ++i) {
     const Click click = draw_click(seed, kGenerated + i);
     const double p = truth.probability(click);
-    sum -= std::log(click.toss < p ? p : 1 - p);
+    sum -= portable::log(click.toss < p ? p : 1 - p);
   }
   return sum / static_cast<double>(std::max<int64_t>(held_out, 1));
 }

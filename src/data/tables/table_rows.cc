@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/portable_math.h"
 #include "config/nearest.h"
 
 namespace tutti {
@@ -171,7 +172,7 @@ bool TableRows::text(size_t k, std::string_view value) {
       if (!number(k, value, into)) return false;
       if (!column.log) return true;
       if (into <= -1) return bad_value(k, fmt::format("{} has no log(1 + x)", shown(value)));
-      into = std::log1p(into);
+      into = static_cast<float>(portable::log1p(into));
       return true;
     }
     case As::kCategory:

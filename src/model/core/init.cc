@@ -78,6 +78,21 @@ void fill(std::span<float> values, int64_t first, F&& value) {
     values[i] = static_cast<float>(value(static_cast<uint64_t>(first) + i));
 }
 
+/// Two draws come of one block, so they are taken together where the range has both.
+void normals(std::span<float> values, int64_t first, const PhiloxKey& key, double deviation) {
+  size_t i = 0;
+  const auto at = [&] { return static_cast<uint64_t>(first) + i; };
+  const auto one = [&] {
+    values[i] = static_cast<float>(deviation * philox_normal(key, at()));
+    ++i;
+  };
+  if (!values.empty() && at() % 2 != 0) one();
+  while (i + 2 <= values.size())
+    for (const double draw : philox_normal_pair(key, at() / 2))
+      values[i++] = static_cast<float>(deviation * draw);
+  if (i < values.size()) one();
+}
+
 size_t count(const std::vector<int64_t>& dims) {
   size_t size = 1;
   for (int64_t d : dims) size *= static_cast<size_t>(d);
@@ -104,9 +119,7 @@ void initialise_range(const Parameter& parameter, const std::string& name, uint6
   const PhiloxKey key{seed, Purpose::kInit, hash64(name), 0};
   const Fans fans = fans_of(parameter.dims);
   const double scale = parameter.init.scale;
-  const auto normal = [&](double deviation) {
-    fill(values, first, [&](uint64_t i) { return deviation * philox_normal(key, i); });
-  };
+  const auto normal = [&](double deviation) { normals(values, first, key, deviation); };
   const auto uniform = [&](double bound) {
     fill(values, first, [&](uint64_t i) { return bound * (2.0 * philox_uniform(key, i) - 1.0); });
   };

@@ -20,6 +20,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/portable_math.h"
 #include "model/core/wiring.h"
 #include "model/loss/class_loss_device.h"
 
@@ -222,7 +223,7 @@ class ClassLoss final : public Segment {
     const float* t = teacher.const_data_ptr<float>() + r * classes_;
     double divergence = 0;
     for (int64_t c = 0; c < classes_; ++c)
-      if (const double p = std::exp(double{t[c]}); p > 0)
+      if (const double p = portable::exp(double{t[c]}); p > 0)
         divergence += p * (double{t[c]} - double{s[c]});
     return spec_.temperature * spec_.temperature * divergence;
   }
@@ -236,8 +237,8 @@ class ClassLoss final : public Segment {
       const double factor = spec_.mix * spec_.temperature * row_at(in, r).weight;
       if (factor == 0) continue;
       for (int64_t i = r * classes_; i < (r + 1) * classes_; ++i)
-        grad[i] = static_cast<float>(grad[i] +
-                                     factor * (std::exp(double{s[i]}) - std::exp(double{t[i]})));
+        grad[i] = static_cast<float>(
+            grad[i] + factor * (portable::exp(double{s[i]}) - portable::exp(double{t[i]})));
     }
   }
 

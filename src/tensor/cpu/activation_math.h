@@ -47,13 +47,13 @@ struct GeluTanh {
 struct Relu {
   static Value at(F x) {
     const M negative = less(x, zero());
-    return {select(negative, zero(), x), select(less(zero(), x), set(1.0f), zero())};
+    return {select(negative, zero(), x), select(less(zero(), x), one(), zero())};
   }
 };
 
 struct LeakyRelu {
   static Value at(F x) {
-    const F slope = select(less(zero(), x), set(1.0f), set(0.01f));
+    const F slope = select(less(zero(), x), one(), set(0.01f));
     return {x * slope, slope};
   }
 };
@@ -100,7 +100,7 @@ struct Elu {
     const F e = exp(x);
     const F below = select(less(set(-0.34f), x), x * polynomial(x, c), e - set(1.0f));
     const M positive = less(zero(), x);
-    return {select(positive, x, below), select(positive, set(1.0f), e)};
+    return {select(positive, x, below), select(positive, one(), e)};
   }
 };
 

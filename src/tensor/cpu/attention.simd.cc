@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/portable_math.h"
 #include "tensor/cpu/kernel_tables.h"
 #include "tensor/cpu/tile.h"
 
@@ -25,25 +26,32 @@ void add_bias(float* x, const float* bias, int64_t stride, int64_t rows, int64_t
   }
 }
 
+float log2_of(float x) {
+  constexpr double kLog2E = 1.4426950408889634;
+  return static_cast<float>(portable::log(x) * kLog2E);
+}
+
 /// Turns the scores of a row into 2^(score - largest), with zeros from `keys` to `end`. Returns the
 /// sum and puts the largest score into `top`.
 float softmax(float* row, int64_t keys, int64_t end, float& top) {
   const F lowest = set(-std::numeric_limits<float>::infinity());
-  F t = lowest;
-  for_vectors(keys, [&](int64_t c, auto lanes) { t = max(t, lanes.keep(load(row + c), lowest)); });
+  Lanes t = lanes_of(lowest);
+  for_lanes(keys, [&](int64_t c, auto lanes, int part) {
+    t.part[part] = max(t.part[part], lanes.keep(load(row + c), lowest));
+  });
   top = largest(t);
 
   // The largest exponent is 0, so nothing overflows and the sum is at least 1.
   const F vt = set(top);
-  F s = zero();
-  for_vectors(keys, [&](int64_t c, auto lanes) {
+  Lanes s = lanes_of(zero());
+  for_lanes(keys, [&](int64_t c, auto lanes, int part) {
     const F p = lanes.keep(exp2(load(row + c) - vt));
-    s = s + p;
+    s.part[part] = s.part[part] + p;
     store(row + c, p);
   });
 
   // Every row of the tile is multiplied by the values of all `end` keys.
-  for (int64_t c = round_up(keys, kWidth); c < end; c += kWidth) store(row + c, zero());
+  for (int64_t c = round_up(keys, kLanes); c < end; c += kWidth) store(row + c, zero());
   return sum(s);
 }
 
@@ -89,7 +97,7 @@ void head(const float* q, float* out, float* lse, const Scratch& scratch, int64_
             float top;
             const float total = softmax(scores + r * cols, i0 + r + 1, end, top);
             share[r] = 1 / total;
-            lse[i0 + r] = top + std::log2(total);
+            lse[i0 + r] = top + log2_of(total);
           }
 
           // The probabilities times the values. The packed values are padded, the result is not.

@@ -151,9 +151,9 @@ void key_tile(const Scratch& w, const float* x, const float* y, float* sums, int
 // delta of each row. It equals the row sum of P * dP, but costs D products instead of T.
 void row_products(const float* dout, const float* out, int64_t stride, const Scratch& w) {
   for (int64_t t = 0; t < w.length; ++t, dout += stride, out += stride) {
-    F d = zero();
-    for_vectors(w.dim, [&](int64_t c, auto lanes) {
-      d = fma(lanes.load(dout + c), lanes.load(out + c), d);
+    Lanes d = lanes_of(zero());
+    for_lanes(w.dim, [&](int64_t c, auto lanes, int part) {
+      d.part[part] = fma(lanes.load(dout + c), lanes.load(out + c), d.part[part]);
     });
     w.delta[t] = sum(d);
   }

@@ -58,7 +58,7 @@ void join_backward(const float* dout, const float* out, const float* y, Affine a
   if (act == Activation::kRelu && out != nullptr) {
     // ReLU's output tells where its input was positive, so nothing of u is read.
     const auto slope = [&](F, int64_t i, auto lanes) {
-      return select(less(zero(), lanes.load(out + i)), set(1.0f), zero());
+      return select(less(zero(), lanes.load(out + i)), one(), zero());
     };
     if (shortcut.x != nullptr && shortcut.affine.scale != nullptr)
       return backward<true, true>(a, slope);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/portable_math.h"
 #include "tensor/cpu/kernel_tables.h"
 #include "tensor/cpu/vec.h"
 
@@ -17,19 +18,20 @@ void cross_entropy(const float* logits, const int64_t* targets, float* lse, doub
   const F lowest = set(-std::numeric_limits<float>::infinity());
   for (int64_t r = 0; r < rows; ++r, logits += cols) {
     // The largest logit is subtracted, so that no exponential overflows.
-    F top = lowest;
-    for_vectors(cols, [&](int64_t c, auto lanes) {
-      top = max(top, lanes.keep(lanes.load(logits + c), lowest));
+    Lanes top = lanes_of(lowest);
+    for_lanes(cols, [&](int64_t c, auto lanes, int part) {
+      top.part[part] = max(top.part[part], lanes.keep(lanes.load(logits + c), lowest));
     });
 
     const float m = largest(top);
     const F vm = set(m);
-    F s = zero();
-    for_vectors(
-        cols, [&](int64_t c, auto lanes) { s = s + lanes.keep(exp(lanes.load(logits + c) - vm)); });
+    Lanes s = lanes_of(zero());
+    for_lanes(cols, [&](int64_t c, auto lanes, int part) {
+      s.part[part] = s.part[part] + lanes.keep(exp(lanes.load(logits + c) - vm));
+    });
 
     // lse is kept for every row; the loss counts those with a target.
-    const double row = static_cast<double>(m) + std::log(static_cast<double>(sum(s)));
+    const double row = static_cast<double>(m) + portable::log(static_cast<double>(sum(s)));
     lse[r] = static_cast<float>(row);
     if (targets[r] < 0) continue;
     total += row - static_cast<double>(logits[targets[r]]);

@@ -14,14 +14,19 @@ namespace {
 /// would wait for the one before.
 template <typename Term>
 float row_sum(int64_t cols, Term term) {
-  F s[4] = {zero(), zero(), zero(), zero()};
+  Lanes s[4] = {lanes_of(zero()), lanes_of(zero()), lanes_of(zero()), lanes_of(zero())};
   int64_t c = 0;
-  for (; c + 4 * kWidth <= cols; c += 4 * kWidth) {
+  for (; c + 4 * kLanes <= cols; c += 4 * kLanes) {
 #pragma clang loop unroll(full)
-    for (int i = 0; i < 4; ++i) s[i] = s[i] + term(c + i * kWidth, Whole{});
+    for (int i = 0; i < 4 * kParts; ++i) {
+      F& sum = s[i / kParts].part[i % kParts];
+      sum = sum + term(c + i * kWidth, Whole{});
+    }
   }
-  for_vectors(cols - c,
-              [&](int64_t rest, auto lanes) { s[0] = s[0] + lanes.keep(term(c + rest, lanes)); });
+  for_lanes(cols - c, [&](int64_t rest, auto lanes, int part) {
+    F& sum = s[0].part[part];
+    sum = sum + lanes.keep(term(c + rest, lanes));
+  });
   return sum((s[0] + s[1]) + (s[2] + s[3]));
 }
 
@@ -64,13 +69,13 @@ void backward(const float* dy, const float* x, const float* mean, const float* r
     const F vm = set(mean[r]), vs = set(rstd[r]);
 
     // The first pass makes the two row sums and this row's share of dgamma and dbeta.
-    F sum_g = zero(), sum_gn = zero();
-    for_vectors(cols, [&](int64_t c, auto lanes) {
+    Lanes sum_g = lanes_of(zero()), sum_gn = sum_g;
+    for_lanes(cols, [&](int64_t c, auto lanes, int part) {
       const F d = lanes.load(dy + c);
-      const F n = (lanes.load(x + c) - vm) * vs;
+      const F n = lanes.keep((lanes.load(x + c) - vm) * vs);
       const F g = d * lanes.load(gamma + c);  // lanes past the end are zero, as d and gamma are
-      sum_g = sum_g + g;
-      sum_gn = fma(g, n, sum_gn);
+      sum_g.part[part] = sum_g.part[part] + g;
+      sum_gn.part[part] = fma(g, n, sum_gn.part[part]);
       lanes.store(dgamma + c, fma(d, n, lanes.load(dgamma + c)));
       add_to(dbeta, c, d, lanes);
     });
@@ -129,10 +134,10 @@ void rms_norm_backward(const float* dy, const float* x, const float* rstd, const
   for (int64_t r = 0; r < rows; ++r, dy += cols, x += cols, dx += cols) {
     const F vs = set(rstd[r]);
 
-    F sum_gn = zero();
-    for_vectors(cols, [&](int64_t c, auto lanes) {
-      const F dn = lanes.load(dy + c) * (lanes.load(x + c) * vs);
-      sum_gn = fma(dn, lanes.load(gamma + c), sum_gn);
+    Lanes sum_gn = lanes_of(zero());
+    for_lanes(cols, [&](int64_t c, auto lanes, int part) {
+      const F dn = lanes.keep(lanes.load(dy + c) * (lanes.load(x + c) * vs));
+      sum_gn.part[part] = fma(dn, lanes.load(gamma + c), sum_gn.part[part]);
       lanes.store(dgamma + c, lanes.load(dgamma + c) + dn);
     });
 

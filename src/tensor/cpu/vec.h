@@ -46,13 +46,14 @@ inline F round(F a) {
 inline F scale2(F a, F n) { return _mm512_scalef_ps(a, n); }
 inline M less(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 
-inline __m256 halves_added(F a) {
-  return _mm512_castps512_ps256(a) +
-         _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1));
+/// Of 16 lanes, the first 8 and the last 8.
+inline __m256 halves_added(const F* a) {
+  return _mm512_castps512_ps256(*a) +
+         _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(*a), 1));
 }
-inline __m256 halves_max(F a) {
-  return _mm256_max_ps(_mm512_castps512_ps256(a),
-                       _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)));
+inline __m256 halves_max(const F* a) {
+  return _mm256_max_ps(_mm512_castps512_ps256(*a),
+                       _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(*a), 1)));
 }
 
 #else
@@ -90,21 +91,48 @@ inline F scale2(F a, F n) {
 }
 inline M less(F a, F b) { return _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
 
-inline __m256 halves_added(F a) { return a; }
-inline __m256 halves_max(F a) { return a; }
+inline __m256 halves_added(const F* a) { return a[0] + a[1]; }
+inline __m256 halves_max(const F* a) { return _mm256_max_ps(a[0], a[1]); }
 
 #endif
 
-/// The sum and the largest of all lanes. Both halve the vector until one lane is left, so their
-/// order is fixed for an instruction set.
-inline float sum(F a) {
-  const __m256 h = halves_added(a);
+/// 1, unknown to the compiler, for factors that may be 1: it would leave such a product out, and a
+/// denormal number that the product makes zero would stay.
+inline F one() {
+  uint32_t bits = 0x3F800000;
+  asm("" : "+r"(bits));
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return set(x);
+}
+
+/// What a row's sums and maxima are kept in: as many lanes on every instruction set, in one vector
+/// or in several, so that their order is the same everywhere. Column c of the row goes to lane
+/// c mod 16.
+constexpr int kLanes = 16, kParts = kLanes / kWidth;
+struct Lanes {
+  F part[kParts];
+};
+inline Lanes lanes_of(F x) {
+  Lanes all;
+  for (F& part : all.part) part = x;
+  return all;
+}
+inline Lanes operator+(const Lanes& a, const Lanes& b) {
+  Lanes sum;
+  for (int p = 0; p < kParts; ++p) sum.part[p] = a.part[p] + b.part[p];
+  return sum;
+}
+
+/// The sum and the largest of all lanes. Both halve the lanes until one is left.
+inline float sum(const Lanes& a) {
+  const __m256 h = halves_added(a.part);
   __m128 q = _mm256_castps256_ps128(h) + _mm256_extractf128_ps(h, 1);
   q = q + _mm_movehl_ps(q, q);
   return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
 }
-inline float largest(F a) {
-  const __m256 h = halves_max(a);
+inline float largest(const Lanes& a) {
+  const __m256 h = halves_max(a.part);
   __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
   q = _mm_max_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
@@ -130,6 +158,24 @@ inline __attribute__((always_inline)) void for_vectors(int64_t cols, Body&& body
   int64_t c = 0;
   for (; c + kWidth <= cols; c += kWidth) body(c, Whole{});
   if (c < cols) body(c, Tail{first(cols - c)});
+}
+
+/// The same for bodies that add to Lanes: body(column, lanes, part) also knows which part of them
+/// its vector is. Past the end it is called for every part, with an empty mask perhaps: a lane must
+/// see the same operations on every instruction set (a largest value forgets a NaN).
+template <typename Body>
+inline __attribute__((always_inline)) void for_lanes(int64_t cols, Body&& body) {
+  int64_t c = 0;
+  for (; c + kLanes <= cols; c += kLanes) {
+#pragma clang loop unroll(full)
+    for (int p = 0; p < kParts; ++p) body(c + p * kWidth, Whole{}, p);
+  }
+  if (c == cols) return;
+#pragma clang loop unroll(full)
+  for (int p = 0; p < kParts; ++p) {
+    const int64_t left = cols - c - p * kWidth;
+    body(c + p * kWidth, Tail{first(left < 0 ? 0 : left > kWidth ? kWidth : left)}, p);
+  }
 }
 
 /// The vector at p + column, or zero where the array is null.

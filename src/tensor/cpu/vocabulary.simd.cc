@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/portable_math.h"
 #include "tensor/cpu/kernel_tables.h"
 #include "tensor/cpu/vec.h"
 
@@ -44,16 +45,16 @@ void statistics(const float* logits, const int64_t* targets, float* statistics, 
                 int64_t first, int64_t count) {
   const F lowest = set(-std::numeric_limits<float>::infinity());
   for (int64_t r = 0; r < rows; ++r, logits += count, statistics += kStatistics) {
-    F top = lowest;
-    for_vectors(count, [&](int64_t c, auto lanes) {
-      top = max(top, lanes.keep(lanes.load(logits + c), lowest));
+    Lanes top = lanes_of(lowest);
+    for_lanes(count, [&](int64_t c, auto lanes, int part) {
+      top.part[part] = max(top.part[part], lanes.keep(lanes.load(logits + c), lowest));
     });
     const float m = largest(top);
 
     const F vm = set(m);
-    F s = zero();
-    for_vectors(count, [&](int64_t c, auto lanes) {
-      s = s + lanes.keep(exp(lanes.load(logits + c) - vm));
+    Lanes s = lanes_of(zero());
+    for_lanes(count, [&](int64_t c, auto lanes, int part) {
+      s.part[part] = s.part[part] + lanes.keep(exp(lanes.load(logits + c) - vm));
     });
 
     // One slice has the target; the zeros of the others leave it as it is in their sum.
@@ -77,12 +78,12 @@ void cross_entropy(const float* statistics, const int64_t* targets, float* lse, 
     for (int64_t s = 1; s < slices; ++s) top = std::max(top, of(s, 0));
     double sum = 0, target = 0;
     for (int64_t s = 0; s < slices; ++s) {
-      sum += of(s, 1) * std::exp(of(s, 0) - top);
+      sum += of(s, 1) * portable::exp(of(s, 0) - top);
       target += of(s, 2);
     }
 
     // lse is kept for every row, the loss counts those with a target.
-    const double row = top + std::log(sum);
+    const double row = top + portable::log(sum);
     lse[r] = static_cast<float>(row);
     if (targets[r] < 0) continue;
     total += row - target;
