@@ -10,9 +10,7 @@
 #include "model/loss/class_loss.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/log_softmax.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -23,6 +21,7 @@
 #include "base/portable_math.h"
 #include "model/core/wiring.h"
 #include "model/loss/class_loss_device.h"
+#include "tensor/log_softmax.h"
 
 namespace tutti {
 
@@ -74,14 +73,11 @@ class ClassLoss final : public Segment {
     if (!in[0].is_cpu()) return on_device_->forward(context, device_rows(in), taught(in), out[0]);
 
     // The logarithms of probabilities are kept for backward.
-    const at::Tensor logits = in[0].reshape({rows_, classes_});
-    at::Tensor log_p = matrix(context.saved, 0);
-    at::log_softmax_out(log_p, logits, 1);
+    const at::Tensor log_p = matrix(context.saved, 0);
+    keep_log_p(in[0], 1, context.saved, 0);
     if (spec_.teacher) {
-      const at::Tensor answer = taught(in);
-      at::Tensor student_log_p = matrix(context.saved, 1), teacher_log_p = matrix(context.saved, 2);
-      at::log_softmax_out(student_log_p, logits / spec_.temperature, 1);
-      at::log_softmax_out(teacher_log_p, answer.reshape({rows_, classes_}) / spec_.temperature, 1);
+      keep_log_p(in[0], spec_.temperature, context.saved, 1);
+      keep_log_p(taught(in), spec_.temperature, context.saved, 2);
     }
 
     // Rows are added in order in float64. A row of padding counts nothing and is skipped, since its
@@ -103,14 +99,16 @@ class ClassLoss final : public Segment {
     if (!grad_in[0].defined()) return;
     if (!in[0].is_cpu()) return on_device_->backward(context, device_rows(in), grad_in[0]);
 
-    // Makes -q row by row, and lets ATen turn it into the gradient of the logits.
+    // Makes -q row by row, which is the gradient of log p.
     at::Tensor to = grad_in[0].view({rows_, classes_});
     at::Tensor minus_q = matrix(context.work, 0);
     std::memset(minus_q.data_ptr(), 0, static_cast<size_t>(rows_ * classes_) * sizeof(float));
     for (int64_t r = 0; r < rows_; ++r)
       add_soft_targets(row_at(in, r), -(1 - teacher_share()),
                        minus_q.mutable_data_ptr<float>() + r * classes_);
-    at::_log_softmax_backward_data_out(to, minus_q, matrix(context.saved, 0), 1, at::kFloat);
+    log_softmax_backward(minus_q.const_data_ptr<float>(),
+                         matrix(context.saved, 0).const_data_ptr<float>(),
+                         to.mutable_data_ptr<float>(), rows_, classes_);
     if (spec_.teacher) add_teacher(context, in, to);
   }
   void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out,
@@ -154,6 +152,12 @@ class ClassLoss final : public Segment {
     TUTTI_CHECK(static_cast<int64_t>(memory.size()) >= (index + 1) * matrix_bytes(),
                 "too little memory for the loss");
     return at::from_blob(memory.data() + index * matrix_bytes(), {rows_, classes_}, at::kFloat);
+  }
+
+  void keep_log_p(const at::Tensor& logits, double temperature, std::span<std::byte> saved,
+                  int64_t index) const {
+    log_softmax(logits.contiguous().const_data_ptr<float>(), static_cast<float>(temperature),
+                matrix(saved, index).mutable_data_ptr<float>(), rows_, classes_);
   }
 
   int64_t checked(int64_t target) const {

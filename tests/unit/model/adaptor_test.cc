@@ -270,7 +270,7 @@ TEST(CrossEntropy, EqualsTorchsSumAndSkipsIgnoredTargets) {
   EXPECT_NEAR(bench.out[0][0].item<double>(), loss.item<double>(), 1e-6 * loss.item<double>())
       << "float32 against float64";
   EXPECT_EQ(bench.out[0][1].item<double>(), 6);
-  EXPECT_TRUE(at::equal(bench.grad_in[0], grad));
+  EXPECT_LE((bench.grad_in[0] - grad).abs().max().item<double>(), 2e-7) << "of at most 1";
 }
 
 TEST(CrossEntropy, RefusesTargetsOfAnotherShape) {

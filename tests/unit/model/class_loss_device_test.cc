@@ -96,8 +96,8 @@ TEST(DeviceClassLoss, IsTheHostsWithEverythingThatSoftensIt) {
     Context there = device.context();
     loss.forward(there, rows, c.teacher ? spec.teacher({}) : at::Tensor(), result);
     loss.backward(there, rows, dlogits);
-    // Terms are equal, float64 sums of them are in another order.
-    EXPECT_NEAR(result[0].item<double>(), out[0][0].item<double>(), 1e-12);
+    // The device's logarithms are its own; float64 sums are in another order.
+    EXPECT_NEAR(result[0].item<double>(), out[0][0].item<double>(), 1e-6);
     EXPECT_NEAR(result[1].item<double>(), out[0][1].item<double>(), 1e-12);
     // -q is rounded once more where smoothing and target meet.
     EXPECT_LE((dlogits - grad[0]).abs().max().item<double>(), 1e-6);

@@ -13,6 +13,7 @@
 #include "base/fp_mode.h"
 #include "kernel_case.h"
 #include "tensor/conv.h"
+#include "tensor/log_softmax.h"
 
 namespace tutti::test {
 namespace {
@@ -120,6 +121,15 @@ void losses(Isa isa, Trial& draw, Results& to) {
   float* lse = to.floats(rows);
   k.cross_entropy(logits.data(), targets.data(), lse, to.doubles(2), rows, cols);
   k.cross_entropy_backward(logits.data(), targets.data(), lse, nullptr, to.floats(n), rows, cols);
+}
+
+void log_softmaxes(Isa isa, Trial& draw, Results& to) {
+  const LogSoftmax& k = isa == Isa::kAvx512 ? isa_avx512::log_softmax : isa_avx2::log_softmax;
+  const int64_t rows = 1 + draw.below(4), cols = draw.size(200), n = rows * cols;
+  const Floats x = draw.values(n), g = draw.values(n);
+  float* log_p = to.floats(n);
+  k.forward(x.data(), draw.below(2) == 0 ? 1.0f : 3.0f, log_p, rows, cols);
+  k.backward(g.data(), log_p, to.floats(n), rows, cols);
 }
 
 void vocabularies(Isa isa, Trial& draw, Results& to) {
@@ -298,16 +308,15 @@ TEST_P(EveryIsa, HasTheBitsOfTheOthers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, EveryIsa,
-                         testing::Values(Case{"norms", norms}, Case{"losses", losses},
-                                         Case{"vocabularies", vocabularies},
-                                         Case{"attentions", attentions}, Case{"rotaries", rotaries},
-                                         Case{"activations", activations},
-                                         Case{"residuals", residuals},
-                                         Case{"embeddings", embeddings}, Case{"matmuls", matmuls},
-                                         Case{"convolutions", convolutions},
-                                         Case{"images", images}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Of, EveryIsa,
+    testing::Values(Case{"norms", norms}, Case{"losses", losses},
+                    Case{"log_softmaxes", log_softmaxes}, Case{"vocabularies", vocabularies},
+                    Case{"attentions", attentions}, Case{"rotaries", rotaries},
+                    Case{"activations", activations}, Case{"residuals", residuals},
+                    Case{"embeddings", embeddings}, Case{"matmuls", matmuls},
+                    Case{"convolutions", convolutions}, Case{"images", images}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace tutti::test

@@ -1,0 +1,24 @@
+#include "tensor/log_softmax.h"
+
+#include "base/processor.h"
+
+namespace tutti {
+
+namespace {
+
+const LogSoftmax& fastest() {
+  return has_avx512() ? isa_avx512::log_softmax : isa_avx2::log_softmax;
+}
+
+}  // namespace
+
+void log_softmax(const float* x, float temperature, float* log_p, int64_t rows, int64_t cols) {
+  fastest().forward(x, temperature, log_p, rows, cols);
+}
+
+void log_softmax_backward(const float* g, const float* log_p, float* dx, int64_t rows,
+                          int64_t cols) {
+  fastest().backward(g, log_p, dx, rows, cols);
+}
+
+}  // namespace tutti
