@@ -1,4 +1,5 @@
-// Dense layers as blocks of one autograd segment each, whole or one column of them.
+// Dense layers as blocks of one segment each, whole or one column of them: by hand on the CPU, by
+// autograd on GPUs, with batch norm and in columns.
 #include "model/dense/dense.h"
 
 #include <ATen/TensorOperators.h>
@@ -12,6 +13,7 @@
 #include "model/core/activation.h"
 #include "model/core/dropout.h"
 #include "model/core/init.h"
+#include "model/dense/dense_layer.h"
 
 namespace tutti {
 
@@ -117,6 +119,21 @@ Block layer_column(const Job& job, const Block& whole, const Border& in, const B
   return block;
 }
 
+/// Whether layers are computed by hand, which they are on the CPU. Batch norm is ATen's everywhere.
+bool by_hand(const Job& job, NormKind norm) {
+  return job.numerics.device != DeviceKind::kCuda && !job.model.autograd &&
+         norm != NormKind::kBatch;
+}
+
+Block block_by_hand(const Job& job, std::string name, std::vector<Parameter> parameters,
+                    const DenseLayerConfig& config, const Border& in, const Border& out,
+                    const std::vector<Border>& passed) {
+  Block block{std::move(name), std::move(parameters), {}};
+  block.segments.push_back(
+      make_dense_layer(config, kernels(job.numerics.isa, job.numerics.matmul), in, out, passed));
+  return block;
+}
+
 }  // namespace
 
 std::vector<Parameter> linear_parameters(const Job& job, const std::string& prefix, int64_t in,
@@ -127,12 +144,18 @@ std::vector<Parameter> linear_parameters(const Job& job, const std::string& pref
 
 Block dense_block(const Job& job, std::string name, const Border& in, const Border& out,
                   const std::vector<Border>& passed) {
+  if (const NormKind norm = norm_of(job); by_hand(job, norm))
+    return block_by_hand(job, std::move(name), dense_parameters(job, in, out),
+                         {norm, job.model.activation, job.model.dropout}, in, out, passed);
   return layer_block(job, std::move(name), dense_parameters(job, in, out), in, out, passed,
                      dense_layer(job, {}));
 }
 
 Block linear_block(const Job& job, std::string name, const Border& in, const Border& out,
                    const std::vector<Border>& passed) {
+  if (by_hand(job, NormKind::kNone))
+    return block_by_hand(job, std::move(name), linear_parameters(job, "", in.dims[1], out.dims[1]),
+                         {}, in, out, passed);
   return layer_block(job, std::move(name), linear_parameters(job, "", in.dims[1], out.dims[1]), in,
                      out, passed, linear_layer);
 }

@@ -1,4 +1,4 @@
-// Dense layers under autograd, of which the multilayer perceptron, wide-and-deep and the
+// Dense layers, of which the multilayer perceptron, wide-and-deep and the
 // autoencoder are made.
 #pragma once
 

