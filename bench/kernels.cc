@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/philox.h"
+#include "base/processor.h"
 #include "config/enum_text.h"
 #include "model/core/runner.h"
 #include "model/gpt/gpt.h"
@@ -224,11 +225,11 @@ double whole_step(const Kernels& kernels) {
   });
 }
 
-int run(Isa isa) {
+int run(CodePath path) {
   at::set_num_threads(1);
-  const Kernels &own = kernels(isa), &mkl = kernels(isa, MatmulKind::kMkl);
+  const Kernels &own = kernels(path), &mkl = kernels(path, MatmulKind::kMkl);
   Table other;
-  print("kernels, {}, ms per step\n", isa);
+  print("kernels, {}, ms per step\n", name_of(path));
   kernel_rows(other, own);
   const std::vector<Layer> bench = {{"qkv", kWidth, 3 * kWidth, kLayers},
                                     {"proj", kWidth, kWidth, kLayers},
@@ -260,7 +261,6 @@ int run(Isa isa) {
 }  // namespace tutti
 
 int main(int argc, char** argv) {
-  using tutti::Isa;
-  const Isa best = tutti::supported(Isa::kAvx512) ? Isa::kAvx512 : Isa::kAvx2;
-  return tutti::run(argc > 1 ? tutti::value_named<Isa>(argv[1]).value() : best);
+  return tutti::run(tutti::path_of(argc > 1 ? tutti::value_named<tutti::Isa>(argv[1]).value()
+                                            : tutti::Isa::kAuto));
 }

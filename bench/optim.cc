@@ -91,7 +91,9 @@ TrainConfig config_of(std::string name) {
 class Bench {
  public:
   Bench() : threads_(std::max(1, this_machine().cores)) {
-    stream_ = this_machine().avx512 ? isa_avx512::stream_kernels() : isa_avx2::stream_kernels();
+    static constexpr decltype(&isa_portable::stream_kernels) kStream[] =
+        TUTTI_TABLE_OF(stream_kernels);
+    stream_ = on_path(kStream)();
   }
 
   nlohmann::json measure(const std::string& name, int pairs) {

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "base/code_path.h"
+
 namespace tutti {
 
 struct StreamKernels {
@@ -15,11 +17,11 @@ struct StreamKernels {
   void (*in_place)(float* const* arrays, int read, int written, int64_t n);
 };
 
-namespace isa_avx2 {
-StreamKernels stream_kernels();
-}
-namespace isa_avx512 {
-StreamKernels stream_kernels();
-}
+#define TUTTI_STREAM_KERNELS(isa) \
+  namespace isa {                 \
+  StreamKernels stream_kernels(); \
+  }
+TUTTI_ON_EACH_PATH(TUTTI_STREAM_KERNELS)
+#undef TUTTI_STREAM_KERNELS
 
 }  // namespace tutti

@@ -2,19 +2,19 @@
 // asking for lines 4 KiB ahead were slower in place.
 #include "stream.h"
 
-#include "tensor/cpu/vec.h"
+#include "base/simd/vec.h"
 
 namespace tutti::TUTTI_ISA {
 namespace {
 
 void copy(float* a, const float* b, int64_t n) {
   for (int64_t i = 0; i < n; i += kWidth) stream(a + i, load(b + i));
-  _mm_sfence();
+  finish_streams();
 }
 
 void triad(float* a, const float* b, const float* c, int64_t n) {
   for (int64_t i = 0; i < n; i += kWidth) stream(a + i, fma(set(0.5f), load(c + i), load(b + i)));
-  _mm_sfence();
+  finish_streams();
 }
 
 template <int kRead, int kWritten>

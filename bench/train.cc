@@ -40,7 +40,7 @@ nlohmann::json memory_of(const Trainer& trainer) {
 void serve(const Job& job, RankContext& context) {
   Model model = make_model(job);
   Trainer trainer(job, model, context, "");
-  const Matmul& matmul = kernels(job.numerics.isa, job.numerics.matmul).matmul;
+  const Matmul& matmul = kernels(path_of(job.numerics.isa), job.numerics.matmul).matmul;
   double flops =
       trainer.shape().flops() * batch_of(job.train).lanes * batch_of(job.train).micro_batches;
   while (true) {

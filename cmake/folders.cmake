@@ -1,21 +1,22 @@
 # tutti_folder(NAME [TORCH] [PUBLIC lib...] [PRIVATE lib...]): the library of src/NAME, linked with all folders above it.
-# Files named *.simd.cc are compiled twice, for AVX2 and for AVX-512, in namespaces isa_avx2 and isa_avx512 (TUTTI_ISA).
+# Files named *.simd.cc are compiled once for each code path of base/code_path.h, in namespaces isa_avx512, isa_avx2 ... (TUTTI_ISA).
 set(TUTTI_FOLDERS "")
 set(TUTTI_TORCH_PCH "")
+
+set(tutti_flags_avx512 -march=x86-64-v4)
+set(tutti_flags_avx2 -march=x86-64-v3)
+set(tutti_flags_fma -march=x86-64 -mavx -mfma)
+set(tutti_flags_portable -march=x86-64)
 
 function(tutti_simd target)
   foreach(file ${ARGN})
     get_filename_component(stem ${file} NAME_WLE)
-    foreach(isa avx2 avx512)
+    foreach(isa avx512 avx2 fma portable)
       set(copy ${CMAKE_CURRENT_BINARY_DIR}/simd/${target}/${stem}.${isa}.cc)
       file(CONFIGURE OUTPUT ${copy} CONTENT "#include \"${file}\"\n" @ONLY)
-      set(march x86-64-v3)
-      if(isa STREQUAL avx512)
-        set(march x86-64-v4)
-      endif()
       # No vector passes between objects: what the ABI says of wide ones does not matter.
       set_source_files_properties(${copy} PROPERTIES
-        COMPILE_OPTIONS "-march=${march};-O3;-mprefer-vector-width=512;-Wno-psabi;-DTUTTI_ISA=isa_${isa}"
+        COMPILE_OPTIONS "${tutti_flags_${isa}};-O3;-mprefer-vector-width=512;-Wno-psabi;-DTUTTI_ISA=isa_${isa}"
         SKIP_PRECOMPILE_HEADERS ON OBJECT_DEPENDS ${file})
       target_sources(${target} PRIVATE ${copy})
     endforeach()

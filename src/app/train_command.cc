@@ -85,13 +85,13 @@ Job job_on_host(const std::string& run) {
   const Machine machine = this_machine();
   forget_idle_keys(job, machine);
   resolve(job, machine, model_rules());
-  choose_library_isa(job.numerics.isa);
+  choose_library_isa(path_of(job.numerics.isa));
   return job;
 }
 
 Prepared prepare(const TrainArguments& arguments) {
   Prepared prepared = settle(arguments);
-  choose_library_isa(prepared.job.numerics.isa);
+  choose_library_isa(path_of(prepared.job.numerics.isa));
   return prepared;
 }
 

@@ -14,7 +14,8 @@ namespace tutti {
 namespace {
 
 void add(float* out, const float* a, const float* b, int64_t n) {
-  has_avx512() ? isa_avx512::add(out, a, b, n) : isa_avx2::add(out, a, b, n);
+  static constexpr decltype(&isa_portable::add) kAdd[] = TUTTI_TABLE_OF(add);
+  on_path(kAdd)(out, a, b, n);
 }
 
 bool same(std::span<const FoldStep> order, std::initializer_list<FoldStep> other) {
@@ -69,9 +70,7 @@ void fold_blocks(float* out, std::span<const float* const> terms, std::span<cons
 
 }  // namespace
 
-void add_into(float* a, const float* b, int64_t n) {
-  has_avx512() ? isa_avx512::add_into(a, b, n) : isa_avx2::add_into(a, b, n);
-}
+void add_into(float* a, const float* b, int64_t n) { add(a, a, b, n); }
 
 void fold(float* out, std::span<const float* const> terms, std::span<const FoldStep> order,
           int64_t n) {
@@ -85,15 +84,16 @@ void fold(float* out, std::span<const float* const> terms, std::span<const FoldS
   }
 
   if (const auto shape = shape_of(order)) {
-    return has_avx512() ? isa_avx512::fold_shape(*shape, out, terms.data(), n)
-                        : isa_avx2::fold_shape(*shape, out, terms.data(), n);
+    static constexpr decltype(&isa_portable::fold_shape) kFoldShape[] = TUTTI_TABLE_OF(fold_shape);
+    return on_path(kFoldShape)(*shape, out, terms.data(), n);
   }
 
   fold_blocks(out, terms, order, n);
 }
 
 double sum_squares(const float* x, int64_t n) {
-  return has_avx512() ? isa_avx512::sum_squares(x, n) : isa_avx2::sum_squares(x, n);
+  static constexpr decltype(&isa_portable::sum_squares) kSumSquares[] = TUTTI_TABLE_OF(sum_squares);
+  return on_path(kSumSquares)(x, n);
 }
 
 }  // namespace tutti

@@ -1,8 +1,10 @@
-// The fold kernels of both instruction sets, before the choice between them: fold.cc picks one, and
-// a test compares the two.
+// The fold kernels of every code path, before the choice among them: fold.cc picks one, and a test
+// compares them.
 #pragma once
 
 #include <cstdint>
+
+#include "base/code_path.h"
 
 namespace tutti {
 
@@ -12,13 +14,11 @@ enum class TreeShape { kPair, kLeft3, kRight3, kBalanced4 };
 
 #define TUTTI_FOLD_KERNELS(isa)                                                       \
   namespace isa {                                                                     \
-  void add_into(float* a, const float* b, int64_t n);                                 \
   void add(float* out, const float* a, const float* b, int64_t n);                    \
   void fold_shape(TreeShape shape, float* out, const float* const* terms, int64_t n); \
   double sum_squares(const float* x, int64_t n);                                      \
   }
-TUTTI_FOLD_KERNELS(isa_avx2)
-TUTTI_FOLD_KERNELS(isa_avx512)
+TUTTI_ON_EACH_PATH(TUTTI_FOLD_KERNELS)
 #undef TUTTI_FOLD_KERNELS
 
 }  // namespace tutti

@@ -155,10 +155,12 @@ template <>
 inline constexpr EnumName<ReduceKind> kNamesOf<ReduceKind>[] = {{ReduceKind::kExact, "exact"},
                                                                 {ReduceKind::kRing, "ring"}};
 
-enum class Isa { kAuto, kAvx2, kAvx512 };
+enum class Isa { kAuto, kPortable, kAvx2, kAvx512 };
 template <>
-inline constexpr EnumName<Isa> kNamesOf<Isa>[] = {
-    {Isa::kAuto, "auto"}, {Isa::kAvx2, "avx2"}, {Isa::kAvx512, "avx512"}};
+inline constexpr EnumName<Isa> kNamesOf<Isa>[] = {{Isa::kAuto, "auto"},
+                                                  {Isa::kPortable, "portable"},
+                                                  {Isa::kAvx2, "avx2"},
+                                                  {Isa::kAvx512, "avx512"}};
 
 enum class MatmulKind { kAuto, kMkl, kOwn };
 template <>

@@ -5,11 +5,12 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "tensor/kernels.h"
 
 namespace tutti {
 
 Updater::Updater(const Job& job, const ModelShape& shape)
-    : name_(job.train.optimizer), optimizer_(make_optimizer(job.train, job.numerics.isa)) {
+    : name_(job.train.optimizer), optimizer_(make_optimizer(job.train, path_of(job.numerics.isa))) {
   std::vector<std::string> faults;
   const std::vector<ParameterGroup> groups = parse_groups(job.train.groups, faults);
   if (!faults.empty()) throw ConfigError(std::move(faults));

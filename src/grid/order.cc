@@ -71,9 +71,8 @@ void Permutation::places(uint64_t first, std::span<int64_t> out) const {
       // Kernels take whole vectors; what pads them is not looked at again.
       const size_t padded = (count + kFeistelLanes - 1) / kFeistelLanes * kFeistelLanes;
       std::fill(walking.begin() + count, walking.begin() + padded, 0);
-      has_avx512()
-          ? isa_avx512::feistel(stream_, half_bits_, walking.data(), static_cast<int64_t>(padded))
-          : isa_avx2::feistel(stream_, half_bits_, walking.data(), static_cast<int64_t>(padded));
+      static constexpr decltype(&isa_portable::feistel) kFeistel[] = TUTTI_TABLE_OF(feistel);
+      on_path(kFeistel)(stream_, half_bits_, walking.data(), static_cast<int64_t>(padded));
 
       // Those that are inside are done; the others are moved together for another walk.
       size_t outside = 0;

@@ -1,9 +1,10 @@
-// The Feistel network of grid/order.h over many places at once, for both instruction sets. order.cc
-// picks one of the two; a test compares both with the network written out.
+// The Feistel network of grid/order.h over many places at once, for every code path. order.cc picks
+// one; a test compares them with the network written out.
 #pragma once
 
 #include <cstdint>
 
+#include "base/code_path.h"
 #include "base/philox.h"
 
 namespace tutti {
@@ -18,8 +19,7 @@ inline constexpr int64_t kFeistelLanes = 16;
   /* `count` places (a multiple of kFeistelLanes) go once through the network, in place. */ \
   void feistel(const PhiloxStream& stream, int half_bits, uint64_t* places, int64_t count); \
   }
-TUTTI_ORDER_KERNELS(isa_avx2)
-TUTTI_ORDER_KERNELS(isa_avx512)
+TUTTI_ON_EACH_PATH(TUTTI_ORDER_KERNELS)
 #undef TUTTI_ORDER_KERNELS
 
 }  // namespace tutti

@@ -19,7 +19,7 @@ namespace {
 /// activations follows from the table of kernels.
 Model make_gpt(const Job& job) {
   if (job.numerics.device != DeviceKind::kCuda)
-    return make_gpt(job, kernels(job.numerics.isa, job.numerics.matmul));
+    return make_gpt(job, kernels(path_of(job.numerics.isa), job.numerics.matmul));
   const DeviceLibrary& library = device_library();
   switch (job.numerics.precision) {
     case Precision::kBfloat16:

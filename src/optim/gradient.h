@@ -1,8 +1,8 @@
 // What all update kernels do to a gradient first. Only for *.simd.cc files.
 #pragma once
 
+#include "base/simd/vec.h"
 #include "optim/update_kernels.h"
-#include "tensor/cpu/vec.h"
 
 namespace tutti::TUTTI_ISA {
 

@@ -20,24 +20,16 @@ struct Direction {
 };
 
 /// Sums of squares in double, where the squares of floats are exact. A group is 16 elements,
-/// and element k of a group goes to accumulator k, for both instruction sets and on a GPU: the
+/// and element k of a group goes to accumulator k, on every code path and on a GPU: the
 /// same bits.
 class Squares {
  public:
   static constexpr int kGroup = 16;
   void add(int vector, F x) {
-#if defined(__AVX512F__)
-    const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(x));
-    const __m512d high =
-        _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1)));
-    sums_[0] = _mm512_fmadd_pd(low, low, sums_[0]);
-    sums_[1] = _mm512_fmadd_pd(high, high, sums_[1]);
-#else
-    const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(x));
-    const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
-    sums_[2 * vector] = _mm256_fmadd_pd(low, low, sums_[2 * vector]);
-    sums_[2 * vector + 1] = _mm256_fmadd_pd(high, high, sums_[2 * vector + 1]);
-#endif
+    D low, high;
+    widen(x, low, high);
+    sums_[2 * vector] = sums_[2 * vector] + low * low;
+    sums_[2 * vector + 1] = sums_[2 * vector + 1] + high * high;
   }
 
   double value() const {
@@ -50,11 +42,7 @@ class Squares {
   }
 
  private:
-#if defined(__AVX512F__)
-  __m512d sums_[2] = {};
-#else
-  __m256d sums_[4] = {};
-#endif
+  D sums_[2 * kGroup / kWidth] = {};
 };
 
 ChunkSquares measure(const float* p, const float* g, float* m, float* v, int64_t n,

@@ -17,20 +17,6 @@
 namespace tutti {
 namespace {
 
-/// "auto" is the best that the processor has, which changes the speed and not the bits.
-UpdateKernels kernels_of(Isa isa) {
-  UpdateKernels kernels{};
-  const auto fill = [&](auto... parts) {
-    (parts(kernels), ...);
-    return kernels;
-  };
-  if (has_avx512() && isa != Isa::kAvx2)
-    return fill(isa_avx512::fill_plain, isa_avx512::fill_moments, isa_avx512::fill_lamb);
-  if (has_avx2() && isa != Isa::kAvx512)
-    return fill(isa_avx2::fill_plain, isa_avx2::fill_moments, isa_avx2::fill_lamb);
-  throw Error(fmt::format("numerics.isa = \"{}\": this processor does not have it", isa));
-}
-
 /// Its first step starts the momentum, so a slot's initial zeros are never mixed in.
 class Sgd final : public Fused {
  public:
@@ -193,8 +179,20 @@ constexpr Row kOptimizers[] = {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, Isa isa) {
-  const UpdateKernels kernels = kernels_of(isa);
+UpdateKernels update_kernels(CodePath path) {
+  TUTTI_CHECK(can_run(path), "this processor cannot run the kernels that were asked for");
+  UpdateKernels kernels{};
+#define TUTTI_FILL(isa) \
+  [](UpdateKernels& all) { isa::fill_plain(all), isa::fill_moments(all), isa::fill_lamb(all); }
+  using Fill = void (*)(UpdateKernels&);
+  static constexpr Fill kFill[] = TUTTI_TABLE(TUTTI_FILL);
+#undef TUTTI_FILL
+  on_path(kFill, path)(kernels);
+  return kernels;
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, CodePath path) {
+  const UpdateKernels kernels = update_kernels(path);
   for (const Row& row : kOptimizers) {
     if (row.name != config.optimizer) continue;
     std::unique_ptr<Optimizer> made = row.make(config, kernels);

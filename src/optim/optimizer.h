@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/exact_sum.h"
+#include "base/processor.h"
 #include "config/job.h"
 #include "optim/update_kernels.h"
 
@@ -59,10 +60,10 @@ class Optimizer {
 
 /// Makes train.optimizer. sgd (slot "m"; none without momentum), adagrad ("sum"), rmsprop ("v", and
 /// "m" with momentum), adam and adamw ("m", "v") have the semantics of torch.optim; lion ("m") and
-/// lamb ("m", "v") are those of their papers, both with decoupled decay. `isa` is numerics.isa, or
-/// kAuto for the best one that this processor has; both give the same bits. Throws
-/// Error for an instruction set that the processor lacks.
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, Isa isa = Isa::kAuto);
+/// lamb ("m", "v") are those of their papers, both with decoupled decay. All code
+/// paths give the same bits; the processor must be able to run this one.
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config,
+                                          CodePath path = fastest_path());
 
 /// The optimizers that there are.
 std::vector<std::string> optimizer_names();

@@ -1,10 +1,11 @@
 // The fused update kernels: one pass over parameters, gradients and slots. They are compiled for
-// AVX2 and AVX-512; every operation in them is rounded correctly (IEEE), so both give the same
-// bits. This header uses neither torch nor the standard library, so that no inline function of
+// every code path; every operation in them is rounded correctly (IEEE), so all give the same bits. This header uses neither torch nor the standard library, so that no inline function of
 // theirs is compiled for an instruction set that the processor may lack.
 #pragma once
 
 #include <cstdint>
+
+#include "base/code_path.h"
 
 namespace tutti {
 
@@ -70,15 +71,16 @@ struct UpdateKernels {
   void (*lamb_update)(float* p, const float* m, const float* v, int64_t n, const MomentScalars& s);
 };
 
-namespace isa_avx2 {
-void fill_plain(UpdateKernels& kernels);
-void fill_moments(UpdateKernels& kernels);
-void fill_lamb(UpdateKernels& kernels);
-}  // namespace isa_avx2
-namespace isa_avx512 {
-void fill_plain(UpdateKernels& kernels);
-void fill_moments(UpdateKernels& kernels);
-void fill_lamb(UpdateKernels& kernels);
-}  // namespace isa_avx512
+#define TUTTI_UPDATE_PARTS(isa)              \
+  namespace isa {                            \
+  void fill_plain(UpdateKernels& kernels);   \
+  void fill_moments(UpdateKernels& kernels); \
+  void fill_lamb(UpdateKernels& kernels);    \
+  }
+TUTTI_ON_EACH_PATH(TUTTI_UPDATE_PARTS)
+#undef TUTTI_UPDATE_PARTS
+
+/// The kernels of a path.
+UpdateKernels update_kernels(CodePath path);
 
 }  // namespace tutti

@@ -1,7 +1,8 @@
-// The two tables of convolution kernels, one per instruction set, and the sizes of packed weights.
+// The tables of convolution kernels, one per code path, and the sizes of packed weights.
 #include "tensor/conv.h"
 
 #include "base/error.h"
+#include "base/processor.h"
 #include "tensor/cpu/conv_tables.h"
 
 namespace tutti {
@@ -24,17 +25,15 @@ int64_t ConvShape::backward_panels() const {
   return strips(in) * kConvStrip * out * kernel * kernel;
 }
 
-const ConvKernels& conv_kernels(Isa isa) {
+const ConvKernels& conv_kernels(CodePath path) {
   // Filled once per process; a table that this processor cannot run is only a list of addresses.
-  static const ConvKernels avx2 =
-      filled(isa_avx2::fill_conv, isa_avx2::fill_conv_weight, isa_avx2::fill_conv_passes,
-             isa_avx2::fill_conv_backward, isa_avx2::fill_pool);
-  static const ConvKernels avx512 =
-      filled(isa_avx512::fill_conv, isa_avx512::fill_conv_weight, isa_avx512::fill_conv_passes,
-             isa_avx512::fill_conv_backward, isa_avx512::fill_pool);
-
-  TUTTI_CHECK(supported(isa), "this processor cannot run the kernels that were asked for");
-  return isa == Isa::kAvx512 ? avx512 : avx2;
+#define TUTTI_FILLED(isa)                                                                       \
+  filled(isa::fill_conv, isa::fill_conv_weight, isa::fill_conv_passes, isa::fill_conv_backward, \
+         isa::fill_pool)
+  static const ConvKernels tables[] = TUTTI_TABLE(TUTTI_FILLED);
+#undef TUTTI_FILLED
+  TUTTI_CHECK(can_run(path), "this processor cannot run the kernels that were asked for");
+  return on_path(tables, path);
 }
 
 }  // namespace tutti

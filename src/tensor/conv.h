@@ -112,7 +112,7 @@ struct ConvKernels {
   void (*average_backward)(const float* dout, float* dx, int64_t pixels, int64_t channels);
 };
 
-/// The table of an instruction set, which the processor must support.
-const ConvKernels& conv_kernels(Isa isa);
+/// The table of a code path, which the processor must be able to run.
+const ConvKernels& conv_kernels(CodePath path);
 
 }  // namespace tutti

@@ -10,8 +10,6 @@
 
 namespace tutti {
 
-bool supported(Isa isa) { return isa == Isa::kAvx512 ? has_avx512() : has_avx2(); }
-
 namespace {
 
 // Each *.simd.cc file fills in its own entries of the table.
@@ -22,30 +20,46 @@ Kernels filled(Parts... parts) {
   return table;
 }
 
-Kernels with_mkl(Kernels table) {
-  table.matmul = mkl_matmul();
-  return table;
-}
+/// The tables of all code paths. Filling one only takes addresses, so those that this processor
+/// cannot run do no harm.
+struct Tables {
+#define TUTTI_FILLED(isa)                                                                      \
+  filled(isa::fill_matmul, isa::fill_norm, isa::fill_activation, isa::fill_rotary,             \
+         isa::fill_dropout, isa::fill_attention, isa::fill_attention_backward, isa::fill_loss, \
+         isa::fill_vocabulary)
+  Kernels own[4] = TUTTI_TABLE(TUTTI_FILLED), mkl[4];
+#undef TUTTI_FILLED
+
+  Tables() {
+    for (const CodePath path : kCodePaths) {
+      const auto i = static_cast<size_t>(path);
+      mkl[i] = own[i];
+      mkl[i].matmul = mkl_matmul();
+    }
+  }
+};
 
 }  // namespace
 
-const Kernels& kernels(Isa isa, MatmulKind matmul) {
-  // Filling a table only takes addresses, so the one that this processor cannot run does no harm.
-  static const Kernels avx2 =
-      filled(isa_avx2::fill_matmul, isa_avx2::fill_norm, isa_avx2::fill_activation,
-             isa_avx2::fill_rotary, isa_avx2::fill_dropout, isa_avx2::fill_attention,
-             isa_avx2::fill_attention_backward, isa_avx2::fill_loss, isa_avx2::fill_vocabulary);
-  static const Kernels avx512 = filled(
-      isa_avx512::fill_matmul, isa_avx512::fill_norm, isa_avx512::fill_activation,
-      isa_avx512::fill_rotary, isa_avx512::fill_dropout, isa_avx512::fill_attention,
-      isa_avx512::fill_attention_backward, isa_avx512::fill_loss, isa_avx512::fill_vocabulary);
+CodePath path_of(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx512:
+      return CodePath::kAvx512;
+    case Isa::kAvx2:
+      return CodePath::kAvx2;
+    case Isa::kPortable:
+      return can_run(CodePath::kFma) ? CodePath::kFma : CodePath::kPortable;
+    case Isa::kAuto:
+      break;
+  }
+  return fastest_path();
+}
 
-  static const Kernels avx2_mkl = with_mkl(avx2), avx512_mkl = with_mkl(avx512);
-  TUTTI_CHECK(isa != Isa::kAuto && matmul != MatmulKind::kAuto,
-              "kernels of a job that is not resolved");
-  TUTTI_CHECK(supported(isa), "this processor cannot run the kernels that were asked for");
-  if (matmul == MatmulKind::kMkl) return isa == Isa::kAvx512 ? avx512_mkl : avx2_mkl;
-  return isa == Isa::kAvx512 ? avx512 : avx2;
+const Kernels& kernels(CodePath path, MatmulKind matmul) {
+  static const Tables tables;
+  TUTTI_CHECK(matmul != MatmulKind::kAuto, "kernels of a job that is not resolved");
+  TUTTI_CHECK(can_run(path), "this processor cannot run the kernels that were asked for");
+  return on_path(matmul == MatmulKind::kMkl ? tables.mkl : tables.own, path);
 }
 
 }  // namespace tutti

@@ -18,13 +18,11 @@
 #include <string>
 #include <vector>
 
+#include "base/code_path.h"
 #include "config/enums.h"
 #include "tensor/matmul.h"
 
 namespace tutti {
-
-/// Whether this processor can run it: one of a resolved job, not kAuto.
-bool supported(Isa isa);
 
 struct StepKeys;
 /// A dropout mask that is drawn again wherever it is needed, never stored. Whether element (sample,
@@ -222,7 +220,9 @@ using Kernels = KernelsFor<float>;
 /// rounded once.
 std::vector<float> rotary_table(int64_t length, int64_t dim, double base);
 
-/// The table of an instruction set, which the processor must support, with these matmuls.
-const Kernels& kernels(Isa isa, MatmulKind matmul = MatmulKind::kOwn);
+/// The table of a code path, which the processor must be able to run, with these matmuls.
+const Kernels& kernels(CodePath path, MatmulKind matmul = MatmulKind::kOwn);
+/// That of a job's `layout.isa`: kAuto is the fastest of this processor.
+CodePath path_of(Isa isa);
 
 }  // namespace tutti

@@ -7,7 +7,10 @@ namespace tutti {
 namespace {
 
 const LogSoftmax& fastest() {
-  return has_avx512() ? isa_avx512::log_softmax : isa_avx2::log_softmax;
+#define TUTTI_LOG_SOFTMAX(isa) &isa::log_softmax
+  static constexpr const LogSoftmax* kAll[] = TUTTI_TABLE(TUTTI_LOG_SOFTMAX);
+#undef TUTTI_LOG_SOFTMAX
+  return *on_path(kAll);
 }
 
 }  // namespace

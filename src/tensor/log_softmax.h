@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "base/code_path.h"
+
 namespace tutti {
 
 /// log_p = x / temperature - log(sum over the row of exp(x / temperature))
@@ -13,16 +15,16 @@ void log_softmax(const float* x, float temperature, float* log_p, int64_t rows, 
 void log_softmax_backward(const float* g, const float* log_p, float* dx, int64_t rows,
                           int64_t cols);
 
-/// The same on one instruction set, for tests that compare them.
+/// The same on one code path, for tests that compare them.
 struct LogSoftmax {
   void (*forward)(const float* x, float temperature, float* log_p, int64_t rows, int64_t cols);
   void (*backward)(const float* g, const float* log_p, float* dx, int64_t rows, int64_t cols);
 };
-namespace isa_avx2 {
-extern const LogSoftmax log_softmax;
-}
-namespace isa_avx512 {
-extern const LogSoftmax log_softmax;
-}
+#define TUTTI_LOG_SOFTMAX(isa)         \
+  namespace isa {                      \
+  extern const LogSoftmax log_softmax; \
+  }
+TUTTI_ON_EACH_PATH(TUTTI_LOG_SOFTMAX)
+#undef TUTTI_LOG_SOFTMAX
 
 }  // namespace tutti

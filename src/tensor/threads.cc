@@ -44,8 +44,8 @@ std::string golden_digest() {
   return hex(hash.finish()).substr(0, 16);
 }
 
-void choose_library_isa(Isa isa) {
-  const bool wide = isa == Isa::kAvx512;
+void choose_library_isa(CodePath path) {
+  const bool wide = path == CodePath::kAvx512;
   ::setenv("MKL_CBWR", wide ? "AVX512" : "AVX2", 1);
   ::setenv("ONEDNN_MAX_CPU_ISA", wide ? "AVX512_CORE" : "AVX2", 1);
   ::setenv("ATEN_CPU_CAPABILITY", wide ? "avx512" : "avx2", 1);

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "config/enums.h"
+#include "base/code_path.h"
 
 namespace tutti {
 
@@ -17,8 +17,7 @@ void prepare_compute_thread(int threads);
 std::string golden_digest();
 
 /// Sets the environment variables that choose the code paths of MKL, oneDNN and ATen. Call it
-/// before anything computes: the libraries read them once, at their first use. `isa` is that
-/// of a resolved job.
-void choose_library_isa(Isa isa);
+/// before anything computes: the libraries read them once, at their first use.
+void choose_library_isa(CodePath path);
 
 }  // namespace tutti

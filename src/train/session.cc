@@ -338,7 +338,7 @@ json Session::seconds_by_kind() const {
 /// The floating-point operations of the steps against what all ranks' matmuls reach at the same
 /// time.
 double Session::matmul_share() {
-  const Matmul& matmul = kernels(job_.numerics.isa, job_.numerics.matmul).matmul;
+  const Matmul& matmul = kernels(path_of(job_.numerics.isa), job_.numerics.matmul).matmul;
   const RunnerOptions options = trainer_.runner_options();
 
   // Ranks that share cores reach no more together than one on each core does.

@@ -20,7 +20,7 @@ struct Result {
 
 class CpuSide {
  public:
-  explicit CpuSide() : table(kernels(supported(Isa::kAvx512) ? Isa::kAvx512 : Isa::kAvx2)) {}
+  explicit CpuSide() : table(kernels(fastest_path())) {}
   const Kernels& table;
 
   float* array(const Floats& values, bool is_result = false) {

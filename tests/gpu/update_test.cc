@@ -194,8 +194,7 @@ class GpuUpdate : public SeededGpuTest {
   /// called with that.
   static void lamb_on_cpu(const TrainConfig& config, const StepScalars& scalars, float* p,
                           const float* g, const std::vector<float*>& slots, int64_t n) {
-    UpdateKernels kernels{};
-    isa_avx2::fill_lamb(kernels);
+    const UpdateKernels kernels = update_kernels(fastest_path());
     MomentScalars s = rule_of(config, scalars).moments;
     s.gradient.scale = static_cast<float>(scalars.gradient_scale);
     double parameter = 0, direction = 0;

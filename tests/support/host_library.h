@@ -96,7 +96,7 @@ inline const DeviceLibrary& host_library() {
     l.devices = [] { return std::vector<DeviceInfo>(1); };
     l.open = [](int) -> std::unique_ptr<Device> { return std::make_unique<HostDevice>(); };
     l.type = at::kCPU;
-    l.float32 = &kernels(has_avx512() ? Isa::kAvx512 : Isa::kAvx2);
+    l.float32 = &kernels(fastest_path());
     l.state = host_state_kernels();
     l.group_id = [](bool) {
       static std::atomic<int> next{0};

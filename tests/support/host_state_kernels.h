@@ -19,19 +19,7 @@ namespace tutti::testing_support {
 namespace host_kernels {
 
 inline const UpdateKernels& update_kernels() {
-  static const UpdateKernels kernels = [] {
-    UpdateKernels all{};
-    if (has_avx512()) {
-      isa_avx512::fill_plain(all);
-      isa_avx512::fill_moments(all);
-      isa_avx512::fill_lamb(all);
-    } else {
-      isa_avx2::fill_plain(all);
-      isa_avx2::fill_moments(all);
-      isa_avx2::fill_lamb(all);
-    }
-    return all;
-  }();
+  static const UpdateKernels kernels = tutti::update_kernels(fastest_path());
   return kernels;
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "app/at_once.h"
+#include "base/processor.h"
 #include "base/wait.h"
 #include "config/job.h"
 #include "config/machine.h"
@@ -137,11 +138,10 @@ HostReport look_at_host() {
 
 void measure_host(HostReport& report) {
   if (!report.avx2) return;  // nothing to measure with
-  const Isa isa = report.avx512 ? Isa::kAvx512 : Isa::kAvx2;
-  choose_library_isa(isa);
+  choose_library_isa(fastest_path());
   prepare_compute_thread(1);
   SystemClock clock;
-  const Matmul& matmul = kernels(isa, report.matmul).matmul;
+  const Matmul& matmul = kernels(fastest_path(), report.matmul).matmul;
   report.matmul_flops = matmul_gflops(matmul, clock) * 1e9;
   report.copy_bytes =
       copy_rate(report.cores, std::min(report.memory_available, report.memory_limit));

@@ -16,6 +16,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/processor.h"
 #include "base/text/terminal.h"
 #include "comm/fold.h"
 #include "config/job.h"
@@ -257,8 +258,7 @@ int calibrate_command(const std::string& out) {
   if (out.empty()) std::filesystem::create_directories(folder, error);
   if (error) throw Error(fmt::format("cannot make {}: {}", folder, error.message()));
   refuse_bad_output(path);
-  const Isa isa = machine.avx512 ? Isa::kAvx512 : Isa::kAvx2;
-  choose_library_isa(isa);
+  choose_library_isa(fastest_path());
   Calibration c = default_calibration(DeviceKind::kCpu, machine.cores);
   c.source = path;
   c.measured = true;
@@ -273,7 +273,8 @@ int calibrate_command(const std::string& out) {
   prepare_compute_thread(1);
   c.matmul = matmul_rates(
       machine.cores,
-      kernels(isa, machine.amd && machine.avx512 ? MatmulKind::kOwn : MatmulKind::kMkl).matmul);
+      kernels(fastest_path(), machine.amd && machine.avx512 ? MatmulKind::kOwn : MatmulKind::kMkl)
+          .matmul);
   constexpr double kBytes = kFloats * sizeof(float);
   c.copy = rates_of(machine.cores, 2 * kBytes, copying);
   c.fold = rates_of(machine.cores, 3 * kBytes, folding);

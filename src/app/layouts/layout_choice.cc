@@ -124,7 +124,7 @@ std::string mesh_answer(const Job& job, const MakeModel& make_model, bool fresh)
   prepare_compute_thread(1);
   const Model model = prepared_model(job, make_model, fresh);
   const ModelShape shape = describe(model);
-  const int slots = static_cast<int>(make_optimizer(job.train, job.numerics.isa)->slots().size());
+  const int slots = static_cast<int>(make_optimizer(job.train)->slots().size());
   MeshOptions options = mesh_options(job, shape, slots);
   std::vector<std::string> faults = mesh_faults(shape, options);
   if (faults.empty()) return fmt::format("{}", fmt::join(tier_faults(job, shape, options), "\n"));

@@ -284,7 +284,7 @@ Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool 
   Question question{plan_job(arguments, elsewhere), {}, {}};
   const Planned& planned = question.planned;
   const Job& job = planned.job;
-  choose_library_isa(job.numerics.isa);
+  choose_library_isa(path_of(job.numerics.isa));
   prepare_compute_thread(1);
   const RankDevice device = planned.elsewhere() ? RankDevice() : open_rank_device(job, 0);
   const Model model = prepared_model(planned.described(), make_model, /*fresh=*/false);
@@ -305,8 +305,8 @@ Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool 
   base.layout.ranks = base.layout.tensor = base.layout.pipeline = 1;
   base.train = job.train;
   base.numerics = job.numerics;
-  request.base = mesh_options(
-      base, shape, static_cast<int>(make_optimizer(job.train, job.numerics.isa)->slots().size()));
+  request.base =
+      mesh_options(base, shape, static_cast<int>(make_optimizer(job.train)->slots().size()));
 
   // Windows are there only where every host has its ranks in order, as a run would group them.
   request.base.hosts = hosts_in_order(request.cost.hosts);

@@ -27,23 +27,22 @@ constexpr uint64_t kSample = 0, kNoise = 1, kMixup = 2;
 //   kBrightness  and on: the factors of 4 channels each
 constexpr uint64_t kPlace = 0, kLook = 1, kBrightness = 2;
 
-// The loops of one instruction set.
+// The loops of one code path.
 struct Kernels {
-  decltype(&isa_avx2::turn) turn;
-  decltype(&isa_avx2::move) move;
-  decltype(&isa_avx2::scale) scale;
-  decltype(&isa_avx2::contrast) contrast;
-  decltype(&isa_avx2::noise) noise;
-  decltype(&isa_avx2::mix) mix;
+  decltype(&isa_portable::turn) turn;
+  decltype(&isa_portable::move) move;
+  decltype(&isa_portable::scale) scale;
+  decltype(&isa_portable::contrast) contrast;
+  decltype(&isa_portable::noise) noise;
+  decltype(&isa_portable::mix) mix;
 };
 
-#define TUTTI_AUGMENT_TABLE(isa) \
+#define TUTTI_AUGMENT_LOOPS(isa) \
   { isa::turn, isa::move, isa::scale, isa::contrast, isa::noise, isa::mix }
-constexpr Kernels kAvx2 = TUTTI_AUGMENT_TABLE(isa_avx2);
-constexpr Kernels kAvx512 = TUTTI_AUGMENT_TABLE(isa_avx512);
-#undef TUTTI_AUGMENT_TABLE
+constexpr Kernels kLoops[] = TUTTI_TABLE(TUTTI_AUGMENT_LOOPS);
+#undef TUTTI_AUGMENT_LOOPS
 
-const Kernels& loops() { return has_avx512() ? kAvx512 : kAvx2; }
+const Kernels& loops() { return on_path(kLoops); }
 
 // Draws and their shapes.
 using Words = std::array<uint32_t, 4>;

@@ -1,10 +1,11 @@
-// The loops over pixels of data/images/augment.h, for both instruction sets. They do the same
-// operations on every element, so both give the same bits. An image is `channels` planes of height
+// The loops over pixels of data/images/augment.h, for every code path. They do the same
+// operations on every element, so all give the same bits. An image is `channels` planes of height
 // x width floats.
 #pragma once
 
 #include <cstdint>
 
+#include "base/code_path.h"
 #include "base/philox.h"
 
 namespace tutti {
@@ -42,8 +43,7 @@ inline int64_t move_scratch(const ImageShape& s) { return s.pixels(); }
   /* a becomes (1 - mix_a) a + mix_a b, and b (1 - mix_b) b + mix_b a, of the values before. */ \
   void mix(float* a, float* b, int64_t n, float mix_a, float mix_b);                            \
   }
-TUTTI_AUGMENT_KERNELS(isa_avx2)
-TUTTI_AUGMENT_KERNELS(isa_avx512)
+TUTTI_ON_EACH_PATH(TUTTI_AUGMENT_KERNELS)
 #undef TUTTI_AUGMENT_KERNELS
 
 }  // namespace tutti

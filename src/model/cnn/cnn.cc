@@ -36,8 +36,8 @@ Model make_cnn(const Job& job) {
   if (job.model.autograd || job.numerics.device == DeviceKind::kCuda) {
     add_cnn_reference(plan, job, model);
   } else {
-    const Isa isa = job.numerics.isa;
-    const CnnTables tables{kernels(isa, job.numerics.matmul), conv_kernels(isa)};
+    const CodePath path = path_of(job.numerics.isa);
+    const CnnTables tables{kernels(path, job.numerics.matmul), conv_kernels(path)};
     model.blocks.front().segments.push_back(make_cnn_stem(plan, model.data[0], tables));
     for (size_t i = 0; i < plan.blocks.size(); ++i)
       model.blocks[i + 1].segments.push_back(make_cnn_block(plan, i, tables));

@@ -7,6 +7,7 @@
 #include <ATen/ops/ones.h>
 
 #include "base/error.h"
+#include "base/processor.h"
 #include "device/library.h"
 
 namespace tutti {
@@ -16,7 +17,7 @@ namespace {
 const Kernels& kernels_of(const at::Tensor& like) {
   if (!like.is_cpu()) return *device_library().float32;
   // masks are the same for both
-  return kernels(supported(Isa::kAvx512) ? Isa::kAvx512 : Isa::kAvx2);
+  return kernels(fastest_path());
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 // *.simd.cc files.
 #pragma once
 
-#include "tensor/cpu/vec.h"
+#include "base/simd/vec.h"
 #include "tensor/kernels.h"
 
 namespace tutti::TUTTI_ISA::activations {

@@ -14,8 +14,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/simd/vec.h"
 #include "tensor/cpu/conv_tables.h"
-#include "tensor/cpu/vec.h"
 
 namespace tutti::TUTTI_ISA {
 

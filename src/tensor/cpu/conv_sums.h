@@ -1,7 +1,7 @@
 // Sums over the pixels of an image, channel by channel. Only for *.simd.cc files.
 #pragma once
 
-#include "tensor/cpu/vec.h"
+#include "base/simd/vec.h"
 
 namespace tutti::TUTTI_ISA {
 

@@ -2,6 +2,7 @@
 // kernels, once per instruction set.
 #pragma once
 
+#include "base/code_path.h"
 #include "tensor/conv.h"
 
 #define TUTTI_CONV_PARTS(isa)                  \
@@ -14,6 +15,5 @@
   }
 
 namespace tutti {
-TUTTI_CONV_PARTS(isa_avx2)
-TUTTI_CONV_PARTS(isa_avx512)
+TUTTI_ON_EACH_PATH(TUTTI_CONV_PARTS)
 }  // namespace tutti

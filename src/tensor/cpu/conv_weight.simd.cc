@@ -4,8 +4,8 @@
 // earlier images left is added at the end, so that chains stay short.
 #include <utility>
 
+#include "base/simd/vec.h"
 #include "tensor/cpu/conv_tables.h"
-#include "tensor/cpu/vec.h"
 
 namespace tutti::TUTTI_ISA {
 

@@ -5,8 +5,8 @@
 //   - Column 64 g + 16 j + l of the row is word j of the l-th of these blocks. So whole vectors of
 //     words come out in the order of the columns, and nothing has to be transposed.
 #include "base/philox.h"
+#include "base/simd/vec.h"
 #include "tensor/cpu/kernel_tables.h"
-#include "tensor/cpu/vec.h"
 
 namespace tutti::TUTTI_ISA {
 
@@ -14,41 +14,9 @@ namespace {
 
 constexpr int kGroup = 64, kBlocks = 16;
 
-#if defined(__AVX512F__)
-inline I set_words(uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
-inline I lane_numbers() {
-  return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-}
-inline I plus(I a, I b) { return _mm512_add_epi32(a, b); }
-inline I exclusive_or(I a, I b) { return _mm512_xor_si512(a, b); }
-
-// The low and high words of the 32 x 32 -> 64 bit products: there is an instruction for every
-// second lane only, so even and odd lanes are multiplied apart and merged.
-inline void products(I a, I m, I& lo, I& hi) {
-  const I even = _mm512_mul_epu32(a, m), odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), m);
-  lo = _mm512_mask_mov_epi32(even, 0xAAAA, _mm512_slli_epi64(odd, 32));
-  hi = _mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xAAAA, odd);
-}
 inline F keep_or_zero(I words, I threshold, F scale) {
-  return _mm512_maskz_mov_ps(_mm512_cmpge_epu32_mask(words, threshold), scale);
+  return select(at_least(words, threshold), scale, zero());
 }
-#else
-inline I set_words(uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
-inline I lane_numbers() { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
-inline I plus(I a, I b) { return _mm256_add_epi32(a, b); }
-inline I exclusive_or(I a, I b) { return _mm256_xor_si256(a, b); }
-inline void products(I a, I m, I& lo, I& hi) {
-  const I even = _mm256_mul_epu32(a, m), odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), m);
-  lo = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
-  hi = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
-}
-
-// AVX2 compares signed integers only, so words >= threshold is max(words, threshold) == words.
-inline F keep_or_zero(I words, I threshold, F scale) {
-  const I ge = _mm256_cmpeq_epi32(_mm256_max_epu32(words, threshold), words);
-  return _mm256_and_ps(_mm256_castsi256_ps(ge), scale);
-}
-#endif
 
 /// The factors (0 or 1 / (1 - rate)) of the rows of an array, group by group. Rows are entered
 /// in order.

@@ -1,6 +1,7 @@
 // Declares what each *.simd.cc file fills into the table of kernels, once per instruction set.
 #pragma once
 
+#include "base/code_path.h"
 #include "tensor/kernels.h"
 
 #define TUTTI_KERNEL_PARTS(isa)                 \
@@ -17,6 +18,5 @@
   }
 
 namespace tutti {
-TUTTI_KERNEL_PARTS(isa_avx2)
-TUTTI_KERNEL_PARTS(isa_avx512)
+TUTTI_ON_EACH_PATH(TUTTI_KERNEL_PARTS)
 }  // namespace tutti

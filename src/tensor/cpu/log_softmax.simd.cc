@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "base/portable_math.h"
-#include "tensor/cpu/vec.h"
+#include "base/simd/vec.h"
 
 namespace tutti::TUTTI_ISA {
 

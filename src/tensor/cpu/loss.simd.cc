@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "base/portable_math.h"
+#include "base/simd/vec.h"
 #include "tensor/cpu/kernel_tables.h"
-#include "tensor/cpu/vec.h"
 
 namespace tutti::TUTTI_ISA {
 

@@ -292,8 +292,7 @@ void product(const float* a, const float* b, float* c, int64_t m, int64_t n, int
     }
   }
 
-  // Streamed stores are not ordered with the ones that follow, which may tell another thread.
-  if (streamed) _mm_sfence();
+  if (streamed) finish_streams();
 }
 
 int64_t matmul_work(int64_t m, int64_t n, int64_t k) {

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/simd/vec.h"
 #include "tensor/cpu/kernel_tables.h"
-#include "tensor/cpu/vec.h"
 
 namespace tutti::TUTTI_ISA {
 

@@ -7,11 +7,6 @@ namespace tutti::TUTTI_ISA {
 
 namespace {
 
-#if defined(__AVX512F__)
-inline M is_nan(F x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q); }
-#else
-inline M is_nan(F x) { return _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)); }
-#endif
 /// The larger one, or NaN where either is NaN.
 inline F larger(F a, F b) { return select(is_nan(a), a, max(a, b)); }
 

@@ -1,8 +1,8 @@
 // Rotary positions (Su et al.), with pairs of halves as GPT-NeoX and Llama have them. The bias
 // of the layer before is added on the way, and backward sums its gradient: one pass over the
 // array each.
+#include "base/simd/vec.h"
 #include "tensor/cpu/kernel_tables.h"
-#include "tensor/cpu/vec.h"
 
 namespace tutti::TUTTI_ISA {
 

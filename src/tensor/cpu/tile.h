@@ -6,7 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "tensor/cpu/vec.h"
+#include "base/simd/vec.h"
 
 namespace tutti::TUTTI_ISA {
 
@@ -90,10 +90,11 @@ inline void pack_rows(const float* x, int64_t stride, int64_t rows, int64_t dim,
   }
 }
 
-// Transposes 8 x 8 floats times scale: pairs of rows are interleaved, then pairs of pairs, then the
-// 128-bit halves are swapped.
+/// Transposes 8 x 8 floats times scale.
 inline void transpose8(const float* x, int64_t stride, float* out, int64_t out_stride,
                        float scale) {
+#if defined(__AVX2__)
+  // Pairs of rows are interleaved, then pairs of pairs, then the 128-bit halves are swapped.
   __m256 r[8], t[8];
   const __m256 s = _mm256_set1_ps(scale);
   for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(x + i * stride) * s;
@@ -112,6 +113,11 @@ inline void transpose8(const float* x, int64_t stride, float* out, int64_t out_s
     _mm256_storeu_ps(out + i * out_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
     _mm256_storeu_ps(out + (i + 4) * out_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
   }
+#else
+  for (int i = 0; i < 8; ++i) {
+    for (int j = 0; j < 8; ++j) out[j * out_stride + i] = x[i * stride + j] * scale;
+  }
+#endif
 }
 
 /// The transpose of x [rows, dim] at `stride`, times scale, as panels of `panel` columns: panel p

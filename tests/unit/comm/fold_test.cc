@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 
+#include "base/processor.h"
 #include "comm/fold_kernels.h"
 #include "comm/tree.h"
 #include "grid/grid.h"
@@ -31,10 +32,6 @@ std::vector<FoldStep> order_of(int lanes) {
   std::vector<Range> leaves;
   for (int l = 0; l < lanes; ++l) leaves.push_back({l, l + 1});
   return fold_order(leaves, {0, lanes});
-}
-
-bool supports_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
 }
 
 TEST(Fold, IsTheTreeForAnyNumberOfTermsAndAnyLength) {
@@ -88,22 +85,25 @@ TEST(Fold, AddIntoAddsEveryElementAndNoOther) {
   }
 }
 
-TEST(Fold, BothInstructionSetsGiveTheSameBits) {
-  if (!supports_avx512()) GTEST_SKIP() << "this processor has one of them only";
+TEST(Fold, EveryCodePathGivesTheSameBits) {
+  static constexpr decltype(&isa_portable::sum_squares) kSquares[] = TUTTI_TABLE_OF(sum_squares);
+  static constexpr decltype(&isa_portable::fold_shape) kFold[] = TUTTI_TABLE_OF(fold_shape);
   std::mt19937_64 random(4);
   for (int64_t n = 1; n <= 4096; n += n < 80 ? 1 : 401) {
     const std::vector<float> x = random_floats(random, n), y = random_floats(random, n),
                              z = random_floats(random, n), w = random_floats(random, n);
-    const double narrow = isa_avx2::sum_squares(x.data(), n),
-                 wide = isa_avx512::sum_squares(x.data(), n);
-    ASSERT_EQ(std::memcmp(&narrow, &wide, 8), 0) << n;
     const float* terms[] = {x.data(), y.data(), z.data(), w.data()};
-    for (TreeShape shape :
-         {TreeShape::kPair, TreeShape::kLeft3, TreeShape::kRight3, TreeShape::kBalanced4}) {
-      std::vector<float> a(n), b(n);
-      isa_avx2::fold_shape(shape, a.data(), terms, n);
-      isa_avx512::fold_shape(shape, b.data(), terms, n);
-      ASSERT_EQ(std::memcmp(a.data(), b.data(), 4 * n), 0) << n;
+    for (const CodePath path : runnable_paths()) {
+      const double squares = on_path(kSquares, path)(x.data(), n),
+                   expected = isa_portable::sum_squares(x.data(), n);
+      ASSERT_EQ(std::memcmp(&squares, &expected, 8), 0) << n << " " << name_of(path);
+      for (TreeShape shape :
+           {TreeShape::kPair, TreeShape::kLeft3, TreeShape::kRight3, TreeShape::kBalanced4}) {
+        std::vector<float> a(n), b(n);
+        on_path(kFold, path)(shape, a.data(), terms, n);
+        isa_portable::fold_shape(shape, b.data(), terms, n);
+        ASSERT_EQ(std::memcmp(a.data(), b.data(), 4 * n), 0) << n << " " << name_of(path);
+      }
     }
   }
 }

@@ -18,6 +18,8 @@
 #include <numbers>
 #include <set>
 
+#include "base/fp_mode.h"
+#include "base/processor.h"
 #include "data/images/augment_kernels.h"
 
 namespace tutti {
@@ -83,10 +85,10 @@ TEST(Augment, CropShowsEveryMoveUpToItsPixelsAndZerosWhereNothingWas) {
 
 TEST(Augment, AMoveLargerThanTheImageLeavesZeros) {
   std::vector<float> image = {1, 2, 3, 4, 5, 6}, scratch(6);
-  isa_avx2::move(image.data(), {1, 2, 3}, 0, 4, false, scratch.data());
+  isa_portable::move(image.data(), {1, 2, 3}, 0, 4, false, scratch.data());
   EXPECT_EQ(image, std::vector<float>(6));
   image = {1, 2, 3, 4, 5, 6};
-  isa_avx2::move(image.data(), {1, 2, 3}, -2, 0, true, scratch.data());
+  isa_portable::move(image.data(), {1, 2, 3}, -2, 0, true, scratch.data());
   EXPECT_EQ(image, std::vector<float>(6));
 }
 
@@ -135,13 +137,12 @@ TEST(Augment, ATurnIsTheBilinearSampleOfATurnedGrid) {
           }
         }
         const at::Tensor expected = at::grid_sampler(image, grid, 0, 0, false);
-        for (const bool wide : {false, true}) {
-          if (wide && !__builtin_cpu_supports("avx512dq")) continue;
+        for (const CodePath path : runnable_paths()) {
+          static constexpr decltype(&isa_portable::turn) kTurn[] = TUTTI_TABLE_OF(turn);
           const ImageShape shape{3, height, width};
           const at::Tensor got = image.clone();
           std::vector<float> scratch(static_cast<size_t>(turn_scratch(shape)));
-          (wide ? isa_avx512::turn : isa_avx2::turn)(got.mutable_data_ptr<float>(), shape, by,
-                                                     scratch.data());
+          on_path(kTurn, path)(got.mutable_data_ptr<float>(), shape, by, scratch.data());
           EXPECT_LT((got - expected).abs().max().item<float>(), 1e-5)
               << height << "x" << width << " by " << degrees << " zoom " << zoom;
         }
@@ -152,7 +153,7 @@ TEST(Augment, ATurnIsTheBilinearSampleOfATurnedGrid) {
 
 TEST(Augment, AQuarterTurnMovesWholePixels) {
   std::vector<float> image = {1, 2, 3, 4}, scratch(25);
-  isa_avx2::turn(image.data(), {1, 2, 2}, {0, 1}, scratch.data());
+  isa_portable::turn(image.data(), {1, 2, 2}, {0, 1}, scratch.data());
   EXPECT_EQ(image, (std::vector<float>{3, 1, 4, 2}));
 }
 
@@ -325,29 +326,37 @@ TEST(Augment, FlatRowsAreImagesToo) {
   EXPECT_TRUE(at::equal(flat.reshape({5, 1, 8, 6}), applied(everything(), images)));
 }
 
-TEST(Augment, BothInstructionSetsGiveTheSameBits) {
-  if (!__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
-    GTEST_SKIP() << "no AVX-512 here";
+TEST(Augment, EveryCodePathGivesTheSameBits) {
+  set_fp_mode();
   const ImageShape shape{3, 13, 11};
-  const auto same = [&](auto narrow, auto wide) {
-    const at::Tensor a = pictures(2, 3, 13, 11), b = a.clone();
-    std::vector<float> scratch(static_cast<size_t>(turn_scratch(shape)));
-    narrow(a.mutable_data_ptr<float>(), scratch.data());
-    wide(b.mutable_data_ptr<float>(), scratch.data());
-    return at::equal(a, b);
-  };
   const PhiloxStream stream = philox_stream({1, Purpose::kTest, 2, 3});
   const int64_t n = shape.values();
-#define TUTTI_SAME(call)                                        \
-  EXPECT_TRUE(same([&](float* x, float* s) { isa_avx2::call; }, \
-                   [&](float* x, float* s) { isa_avx512::call; }))
-  TUTTI_SAME(turn(x, shape, {0.9f, 0.3f}, s));
-  TUTTI_SAME(move(x, shape, 1, -2, true, s));
-  TUTTI_SAME(scale(x, n, 1.1f));
-  TUTTI_SAME(contrast(x, n, 1.1f));
-  TUTTI_SAME(noise(x, n, stream, 0.3f));
-  TUTTI_SAME(mix(x, x + n, n, 0.3f, 0.8f));
+  const auto changed = [&](auto change) {
+    const at::Tensor images = pictures(2, 3, 13, 11);
+    std::vector<float> scratch(static_cast<size_t>(turn_scratch(shape)));
+    change(images.mutable_data_ptr<float>(), scratch.data());
+    return images;
+  };
+  for (const CodePath path : runnable_paths()) {
+#define TUTTI_SAME(name, ...)                                                                \
+  {                                                                                          \
+    static constexpr decltype(&isa_portable::name) kAll[] = TUTTI_TABLE_OF(name);            \
+    const auto on = [&](CodePath one) {                                                      \
+      return changed([&](float* x, float* s) {                                               \
+        (void)s;                                                                             \
+        on_path(kAll, one)(__VA_ARGS__);                                                     \
+      });                                                                                    \
+    };                                                                                       \
+    EXPECT_TRUE(at::equal(on(path), on(CodePath::kPortable))) << #name " " << name_of(path); \
+  }
+    TUTTI_SAME(turn, x, shape, {0.9f, 0.3f}, s)
+    TUTTI_SAME(move, x, shape, 1, -2, true, s)
+    TUTTI_SAME(scale, x, n, 1.1f)
+    TUTTI_SAME(contrast, x, n, 1.1f)
+    TUTTI_SAME(noise, x, n, stream, 0.3f)
+    TUTTI_SAME(mix, x, x + n, n, 0.3f, 0.8f)
 #undef TUTTI_SAME
+  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/processor.h"
 #include "grid/order_kernels.h"
 
 namespace tutti {
@@ -150,20 +151,23 @@ TEST(Order, ABatchOfRecordsIsTheSameAsOneByOneOverPassBordersToo) {
   }
 }
 
-TEST(Order, BothInstructionSetsPermuteAlike) {
-  if (!__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
-    GTEST_SKIP() << "no AVX-512 here";
+TEST(Order, EveryCodePathPermutesAlike) {
+  static constexpr decltype(&isa_portable::feistel) kFeistel[] = TUTTI_TABLE_OF(feistel);
   const PhiloxStream stream = philox_stream({5, Purpose::kOrder, 9, 0});
   for (int half_bits : {1, 7, 20, 32}) {
     std::vector<uint64_t> places(4 * kFeistelLanes);
+    const auto count = static_cast<int64_t>(places.size());
     for (size_t i = 0; i < places.size(); ++i) {
       places[i] = i * 0x9E3779B97F4A7C15 &
                   (half_bits == 32 ? ~uint64_t{0} : (uint64_t{1} << 2 * half_bits) - 1);
     }
-    std::vector<uint64_t> other = places;
-    isa_avx2::feistel(stream, half_bits, places.data(), static_cast<int64_t>(places.size()));
-    isa_avx512::feistel(stream, half_bits, other.data(), static_cast<int64_t>(other.size()));
-    EXPECT_EQ(places, other) << half_bits;
+    std::vector<uint64_t> expected = places;
+    isa_portable::feistel(stream, half_bits, expected.data(), count);
+    for (const CodePath path : runnable_paths()) {
+      std::vector<uint64_t> permuted = places;
+      on_path(kFeistel, path)(stream, half_bits, permuted.data(), count);
+      EXPECT_EQ(permuted, expected) << half_bits << " " << name_of(path);
+    }
   }
 }
 

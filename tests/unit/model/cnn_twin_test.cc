@@ -11,7 +11,7 @@ namespace {
 constexpr double kTolerance = 2e-5;
 
 void compare(Job job, Isa isa) {
-  if (!supported(isa)) return;
+  if (!can_run(path_of(isa))) return;
   job.numerics.isa = isa;
   job.model.autograd = false;
   CnnCase ours(job);
@@ -90,7 +90,7 @@ TEST(CnnTwin, AgreesInDeepStages) {
 }
 
 TEST(Cnn, GivesTheSameBitsForBothInstructionSets) {
-  if (!supported(Isa::kAvx512)) GTEST_SKIP() << "this processor has no AVX-512";
+  if (!can_run(CodePath::kAvx512)) GTEST_SKIP() << "this processor has no AVX-512";
   Job job = small_cnn();
   job.model.image = {3, 13, 17};
   job.model.channels = {20, 40};

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kTolerance = 2e-5;
 
-Isa isa() { return supported(Isa::kAvx512) ? Isa::kAvx512 : Isa::kAvx2; }
+CodePath isa() { return fastest_path(); }
 
 /// Four heads, and rows (3 samples of 24) that columns cut in the middle of a sample.
 ModelConfig four_heads(ModelConfig c = small_gpt()) {
@@ -56,7 +56,7 @@ at::Tensor part_of(const std::string& name, const at::Tensor& whole, const Model
 class GptColumnsCase : public ColumnsCase {
  public:
   /// It has the weights and data of `whole`.
-  GptColumnsCase(const Job& job, int64_t slices, const GptCase& whole, Isa isa,
+  GptColumnsCase(const Job& job, int64_t slices, const GptCase& whole, CodePath isa,
                  MatmulKind matmul = MatmulKind::kOwn)
       : GptColumnsCase(job, slices, whole, kernels(isa, matmul)) {}
   /// The table must outlive it.
@@ -110,9 +110,9 @@ class GptColumnsCase : public ColumnsCase {
   }
 };
 
-void compare(const ModelConfig& config, int64_t slices, Isa isa,
+void compare(const ModelConfig& config, int64_t slices, CodePath isa,
              MatmulKind matmul = MatmulKind::kOwn) {
-  if (!supported(isa)) return;
+  if (!can_run(isa)) return;
   SCOPED_TRACE(slices);
   const Job job = gpt_job(config, GptCase::kBatch);
   GptCase whole(job, isa, matmul);
@@ -127,8 +127,8 @@ void compare(const ModelConfig& config, int64_t slices, Isa isa,
 
 void compare_all(const ModelConfig& config) {
   for (const int64_t slices : {2, 4}) {
-    compare(config, slices, Isa::kAvx2);
-    compare(config, slices, Isa::kAvx512);
+    compare(config, slices, CodePath::kAvx2);
+    compare(config, slices, CodePath::kAvx512);
     compare(config, slices, isa(), MatmulKind::kMkl);
   }
 }
@@ -166,8 +166,8 @@ TEST(GptColumns, MayBeThreeOfOddSizes) {
   c.vocab = 27;
   c.context = 5;
   c.dropout = 0.1;
-  compare(c, 3, Isa::kAvx2);
-  compare(c, 3, Isa::kAvx512);
+  compare(c, 3, CodePath::kAvx2);
+  compare(c, 3, CodePath::kAvx512);
 }
 
 struct Option {
@@ -198,7 +198,7 @@ TEST(GptColumns, ComputeWhatTheWholeModelDoesInEveryCombinationOfOptions) {
       names += options[i].name + ", ";
     }
     SCOPED_TRACE(names);
-    compare(c, 2, set % 3 == 0 ? Isa::kAvx2 : Isa::kAvx512);
+    compare(c, 2, set % 3 == 0 ? CodePath::kAvx2 : CodePath::kAvx512);
   }
 }
 

@@ -12,7 +12,7 @@
 namespace tutti::test {
 namespace {
 
-Isa isa() { return supported(Isa::kAvx512) ? Isa::kAvx512 : Isa::kAvx2; }
+CodePath isa() { return fastest_path(); }
 
 bool same(const GptCase& a, const GptCase& b) {
   for (size_t i = 0; i < a.grads.size(); ++i) {

@@ -10,8 +10,8 @@ namespace {
 
 constexpr double kTolerance = 2e-5;
 
-void compare(Job job, Isa isa, MatmulKind matmul) {
-  if (!supported(isa)) return;
+void compare(Job job, CodePath isa, MatmulKind matmul) {
+  if (!can_run(isa)) return;
   job.model.autograd = false;
   GptCase ours(job, isa, matmul);
   job.model.autograd = true;
@@ -26,8 +26,8 @@ void compare(Job job, Isa isa, MatmulKind matmul) {
 
 void compare_all(const Job& job) {
   for (const MatmulKind matmul : {MatmulKind::kOwn, MatmulKind::kMkl}) {
-    compare(job, Isa::kAvx2, matmul);
-    compare(job, Isa::kAvx512, matmul);
+    compare(job, CodePath::kAvx2, matmul);
+    compare(job, CodePath::kAvx512, matmul);
   }
 }
 void compare_all(const ModelConfig& config) { compare_all(gpt_job(config, GptCase::kBatch)); }
@@ -108,7 +108,7 @@ TEST(GptTwin, AgreesInEveryCombinationOfOptions) {
       names += options()[i].name + ", ";
     }
     SCOPED_TRACE(names);
-    compare(gpt_job(c, GptCase::kBatch), set % 3 == 0 ? Isa::kAvx2 : Isa::kAvx512,
+    compare(gpt_job(c, GptCase::kBatch), set % 3 == 0 ? CodePath::kAvx2 : CodePath::kAvx512,
             set % 2 == 0 ? MatmulKind::kOwn : MatmulKind::kMkl);
   }
 }
@@ -158,7 +158,7 @@ TEST(GptTwin, AgreesWithASmoothedAndWeightedLoss) {
   for (int64_t v = 0; v < job.model.vocab; ++v)
     job.loss.class_weights.push_back(v % 3 == 0 ? 2.0 : 0.5);
   compare_all(job);
-  GptCase plain(small_llama(), Isa::kAvx2), smoothed(job, Isa::kAvx2);
+  GptCase plain(small_llama(), CodePath::kAvx2), smoothed(job, CodePath::kAvx2);
   EXPECT_NE(plain.forward().sum, smoothed.forward().sum);
 }
 

@@ -37,7 +37,7 @@ TEST(SplitBackward, OfTheGptHasTheBitsOfTheWhole) {
           ModelConfig config = llama ? small_llama() : small_gpt();
           config.dropout = dropout;
           config.tied = tied;
-          expect_splits(GptCase(config, Isa::kAvx2, matmul));
+          expect_splits(GptCase(config, CodePath::kAvx2, matmul));
         }
 }
 
@@ -45,7 +45,7 @@ TEST(SplitBackward, OfTheGptHasTheBitsOfTheWholeForEachOptionAlone) {
   const auto with = [](auto change) {
     ModelConfig config = small_gpt();
     change(config);
-    expect_splits(GptCase(config, Isa::kAvx2));
+    expect_splits(GptCase(config, CodePath::kAvx2));
   };
   with([](ModelConfig& c) { c.norm = NormKind::kRms; });
   with([](ModelConfig& c) { c.positions = Positions::kRotary; });
@@ -110,7 +110,7 @@ micro_batch_size = 6
 }
 
 TEST(SplitBackward, OnlyAttentionIsComputedAgainBySelectiveRecompute) {
-  const GptCase gpt(small_gpt(), Isa::kAvx2);
+  const GptCase gpt(small_gpt(), CodePath::kAvx2);
   for (const Block& block : gpt.model.blocks)
     for (const auto& segment : block.segments)
       EXPECT_EQ(segment->attention(), segment->name() == "attention");

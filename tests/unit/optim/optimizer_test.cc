@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "base/fp_mode.h"
 
 namespace tutti {
 namespace {
@@ -87,8 +88,8 @@ TEST(Optimizer, AnyCutOfTheRangeGivesTheSameBits) {
   SCOPED_TRACE(fmt::format("seed {}", seed));
   std::mt19937 generator(seed);
   for (const TrainConfig& config : all_optimizers()) {
-    for (const char* isa : {"avx2", "auto"}) {
-      auto optimizer = make_optimizer(config, value_named<Isa>(isa).value());
+    for (const CodePath path : runnable_paths()) {
+      auto optimizer = make_optimizer(config, path);
       const int64_t n = 517;
       Values whole(*optimizer, n, seed);
       for (int step = 0; step < 3; ++step) whole.update(*optimizer, 0, n, step);
@@ -100,29 +101,32 @@ TEST(Optimizer, AnyCutOfTheRangeGivesTheSameBits) {
             cut.update(*optimizer, begin, end, step);
           }
         }
-        ASSERT_EQ(whole == cut, true) << text_of(config) << " " << isa << " round " << round;
+        ASSERT_EQ(whole == cut, true)
+            << text_of(config) << " " << name_of(path) << " round " << round;
       }
     }
   }
 }
 
-TEST(Optimizer, BothInstructionSetsGiveTheSameBits) {
+TEST(Optimizer, EveryCodePathGivesTheSameBits) {
+  set_fp_mode();
   for (const TrainConfig& config : all_optimizers()) {
-    auto narrow = make_optimizer(config, Isa::kAvx2);
-    auto wide = make_optimizer(config);  // avx512 where the processor has it
-    Values a(*narrow, 4099, 5), b(*wide, 4099, 5);
-    for (int step = 0; step < 20; ++step) {
-      a.update(*narrow, 0, 4099, step);
-      b.update(*wide, 0, 4099, step);
-      ASSERT_EQ(a == b, true) << text_of(config) << " step " << step;
+    const auto fastest = make_optimizer(config);
+    Values expected(*fastest, 4099, 5);
+    for (int step = 0; step < 20; ++step) expected.update(*fastest, 0, 4099, step);
+    for (const CodePath path : runnable_paths()) {
+      const auto optimizer = make_optimizer(config, path);
+      Values values(*optimizer, 4099, 5);
+      for (int step = 0; step < 20; ++step) values.update(*optimizer, 0, 4099, step);
+      EXPECT_EQ(values == expected, true) << text_of(config) << " " << name_of(path);
     }
   }
 }
 
 TEST(Optimizer, NothingOutsideTheRangeIsTouched) {
   for (const TrainConfig& config : all_optimizers()) {
-    for (const char* isa : {"avx2", "auto"}) {
-      auto optimizer = make_optimizer(config, value_named<Isa>(isa).value());
+    for (const CodePath path : runnable_paths()) {
+      auto optimizer = make_optimizer(config, path);
       Values before(*optimizer, 64, 9), after = before;
       after.update(*optimizer, 5, 40, 0);
       for (size_t k = 0; k < before.kept.size(); ++k) {
@@ -160,11 +164,11 @@ TEST(Optimizer, ClippingByValueCutsTheScaledGradientOnBothSides) {
 }
 
 TEST(Optimizer, AGradientThatIsNotANumberIsNotHiddenByClipping) {
-  for (const char* isa : {"avx2", "auto"}) {
-    auto optimizer = make_optimizer(of("sgd"), value_named<Isa>(isa).value());
+  for (const CodePath path : runnable_paths()) {
+    auto optimizer = make_optimizer(of("sgd"), path);
     float parameter = 1, gradient = std::nanf("");
     optimizer->update(&parameter, &gradient, {}, 1, {.lr = 1, .clip_value = 1});
-    EXPECT_TRUE(std::isnan(parameter)) << isa;
+    EXPECT_TRUE(std::isnan(parameter)) << name_of(path);
   }
 }
 

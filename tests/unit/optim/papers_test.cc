@@ -128,9 +128,9 @@ TEST(Lamb, MeasuringWholeChunksInAnyPartsGivesTheSameNormsForBothInstructionSets
   std::vector<float> whole_m = drawn(n, 3), whole_v(n, 0.5f);
   float* whole_slots[] = {whole_m.data(), whole_v.data()};
   make_optimizer(config_of("lamb"))->measure(p.data(), g.data(), whole_slots, n, scalars, whole);
-  for (const char* isa : {"avx2", "auto"}) {
+  for (const CodePath path : runnable_paths()) {
     for (int64_t cut = 0; cut <= 5; ++cut) {
-      auto optimizer = make_optimizer(config_of("lamb"), value_named<Isa>(isa).value());
+      auto optimizer = make_optimizer(config_of("lamb"), path);
       std::vector<float> m = drawn(n, 3), v(n, 0.5f);
       Norms left, right;
       const int64_t at = cut * kChunk;
@@ -139,8 +139,8 @@ TEST(Lamb, MeasuringWholeChunksInAnyPartsGivesTheSameNormsForBothInstructionSets
       optimizer->measure(p.data() + at, g.data() + at, high, n - at, scalars, right);
       optimizer->measure(p.data(), g.data(), low, at, scalars, left);
       right.merge(left);
-      EXPECT_EQ(right.parameter, whole.parameter) << isa << " " << cut;
-      EXPECT_EQ(right.direction, whole.direction) << isa << " " << cut;
+      EXPECT_EQ(right.parameter, whole.parameter) << name_of(path) << " " << cut;
+      EXPECT_EQ(right.direction, whole.direction) << name_of(path) << " " << cut;
       EXPECT_EQ(trust_ratio(right), trust_ratio(whole));
       EXPECT_EQ(std::memcmp(m.data(), whole_m.data(), sizeof(float) * n), 0);
       EXPECT_EQ(std::memcmp(v.data(), whole_v.data(), sizeof(float) * n), 0);
@@ -151,16 +151,16 @@ TEST(Lamb, MeasuringWholeChunksInAnyPartsGivesTheSameNormsForBothInstructionSets
 TEST(Lamb, AMaskedTailAddsNothingToTheNormsEvenWithoutEps) {
   TrainConfig config = config_of("lamb");
   config.eps = 0;  // a masked lane is 0 / 0
-  for (const char* isa : {"avx2", "auto"}) {
-    auto optimizer = make_optimizer(config, value_named<Isa>(isa).value());
+  for (const CodePath path : runnable_paths()) {
+    auto optimizer = make_optimizer(config, path);
     for (int64_t n = 1; n < 40; ++n) {
       std::vector<float> p(n, 2), g(n, 1), m(n), v(n);
       float* slots[] = {m.data(), v.data()};
       Norms norms;
       optimizer->measure(p.data(), g.data(), slots, n, {.step = 0, .lr = 1}, norms);
-      EXPECT_EQ(norms.parameter.value(), 4.0 * static_cast<double>(n)) << isa << " " << n;
+      EXPECT_EQ(norms.parameter.value(), 4.0 * static_cast<double>(n)) << name_of(path) << " " << n;
       EXPECT_NEAR(norms.direction.value(), static_cast<double>(n), 1e-5 * static_cast<double>(n))
-          << isa << " " << n;
+          << name_of(path) << " " << n;
     }
   }
 }

@@ -18,8 +18,7 @@ namespace tutti::test {
 namespace {
 
 class ActivationKernel : public EachIsa {};
-INSTANTIATE_TEST_SUITE_P(Isa, ActivationKernel, testing::Values(Isa::kAvx2, Isa::kAvx512),
-                         isa_name);
+INSTANTIATE_TEST_SUITE_P(Isa, ActivationKernel, testing::ValuesIn(kCodePaths), isa_name);
 
 Floats sweep() {
   Floats x;
@@ -184,25 +183,6 @@ TEST_P(ActivationKernel, WithoutABiasIsAsWithZeros) {
     return all;
   };
   EXPECT_TRUE(same_bits(forward(nullptr), forward(zeros.data())));
-}
-
-// Element by element the same arithmetic on either; what sums over lanes (a norm, a softmax) is
-// not.
-TEST(Activations, HaveTheSameBitsOnBothInstructionSets) {
-  if (!supported(Isa::kAvx512)) GTEST_SKIP() << "this processor has no AVX-512";
-  Floats x = sweep();
-  x.resize(x.size() / 2 * 2);
-  for (const Activation kind : kAll) {
-    const Both a = run(kernels(Isa::kAvx2), x, kind), b = run(kernels(Isa::kAvx512), x, kind);
-    EXPECT_TRUE(same_bits(a.value, b.value) && same_bits(a.derivative, b.derivative))
-        << static_cast<int>(kind);
-  }
-  Floats h[2] = {x, x}, g[2] = {Floats(x.size() / 2), Floats(x.size() / 2)};
-  const Isa isas[] = {Isa::kAvx2, Isa::kAvx512};
-  for (int i = 0; i < 2; ++i)
-    kernels(isas[i]).bias_swiglu(h[i].data(), nullptr, g[i].data(), 1,
-                                 static_cast<int64_t>(g[i].size()));
-  EXPECT_TRUE(same_bits(h[0], h[1]) && same_bits(g[0], g[1]));
 }
 
 TEST_P(ActivationKernel, AddBiasAndColumnSumsAreWhatTheySay) {

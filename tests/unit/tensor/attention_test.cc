@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kTolerance = 3e-6;
 class Attention : public EachIsa {};
-INSTANTIATE_TEST_SUITE_P(Isa, Attention, testing::Values(Isa::kAvx2, Isa::kAvx512), isa_name);
+INSTANTIATE_TEST_SUITE_P(Isa, Attention, testing::ValuesIn(kCodePaths), isa_name);
 
 struct Result {
   Floats qkv, out, lse, dqkv, dbias;

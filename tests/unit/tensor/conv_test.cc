@@ -107,7 +107,7 @@ TEST_P(Conv, AMaximumSendsItsGradientToTheFirstOfEqualsAndKeepsNaN) {
     EXPECT_EQ(out[17], 2);
   }
 }
-INSTANTIATE_TEST_SUITE_P(Isa, Conv, testing::Values(Isa::kAvx2, Isa::kAvx512), isa_name);
+INSTANTIATE_TEST_SUITE_P(Isa, Conv, testing::ValuesIn(kCodePaths), isa_name);
 
 }  // namespace
 }  // namespace tutti::test

@@ -8,7 +8,7 @@ namespace tutti::test {
 namespace {
 
 class DropoutKernel : public EachIsa {};
-INSTANTIATE_TEST_SUITE_P(Isa, DropoutKernel, testing::Values(Isa::kAvx2, Isa::kAvx512), isa_name);
+INSTANTIATE_TEST_SUITE_P(Isa, DropoutKernel, testing::ValuesIn(kCodePaths), isa_name);
 
 constexpr Dropout kDropout{.rate = 0.3,
                            .seed = 11,

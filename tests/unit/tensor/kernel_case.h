@@ -10,22 +10,25 @@
 #include <cstring>
 #include <vector>
 
+#include "base/fp_mode.h"
 #include "base/philox.h"
+#include "base/processor.h"
 #include "tensor/kernels.h"
 
 namespace tutti::test {
 
-class EachIsa : public testing::TestWithParam<Isa> {
+class EachIsa : public testing::TestWithParam<CodePath> {
  protected:
   void SetUp() override {
-    if (!supported(GetParam())) GTEST_SKIP() << "this processor has no AVX-512";
+    if (!can_run(GetParam())) GTEST_SKIP() << "this processor cannot run it";
+    set_fp_mode();
     table = &kernels(GetParam());
   }
   const Kernels* table = nullptr;
 };
 
-inline std::string isa_name(const testing::TestParamInfo<Isa>& info) {
-  return info.param == Isa::kAvx512 ? "avx512" : "avx2";
+inline std::string isa_name(const testing::TestParamInfo<CodePath>& info) {
+  return name_of(info.param);
 }
 
 using Floats = std::vector<float>;

@@ -13,7 +13,7 @@ namespace tutti::test {
 namespace {
 
 class LossKernel : public EachIsa {};
-INSTANTIATE_TEST_SUITE_P(Isa, LossKernel, testing::Values(Isa::kAvx2, Isa::kAvx512), isa_name);
+INSTANTIATE_TEST_SUITE_P(Isa, LossKernel, testing::ValuesIn(kCodePaths), isa_name);
 
 struct Result {
   double value[2];

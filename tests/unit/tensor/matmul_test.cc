@@ -137,7 +137,7 @@ TEST_P(OwnMatmul, WhatIsNotFiniteStaysInItsRowAndColumn) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas, OwnMatmul, testing::Values(Isa::kAvx2, Isa::kAvx512), isa_name);
+INSTANTIATE_TEST_SUITE_P(Isas, OwnMatmul, testing::ValuesIn(kCodePaths), isa_name);
 
 TEST(Matmul, MklHasTheBitsOfAtensMm) {
   at::set_num_threads(1);
@@ -158,7 +158,7 @@ TEST(Matmul, MklHasTheBitsOfAtensMm) {
 }
 
 TEST(Matmul, OverNothingIsZeroAndOfNothingIsNothing) {
-  const Isa isa = supported(Isa::kAvx512) ? Isa::kAvx512 : Isa::kAvx2;
+  const CodePath isa = fastest_path();
   for (const MatmulKind by : {MatmulKind::kMkl, MatmulKind::kOwn}) {
     const Matmul& matmul = kernels(isa, by).matmul;
     for (const Kind kind : kKinds) {
@@ -170,10 +170,10 @@ TEST(Matmul, OverNothingIsZeroAndOfNothingIsNothing) {
 }
 
 TEST(Matmul, ATableHasTheMatmulsThatWereAskedFor) {
-  EXPECT_EQ(kernels(Isa::kAvx2, MatmulKind::kMkl).matmul.nt, mkl_matmul().nt);
-  EXPECT_NE(kernels(Isa::kAvx2, MatmulKind::kOwn).matmul.nt, mkl_matmul().nt);
-  EXPECT_EQ(kernels(Isa::kAvx2, MatmulKind::kMkl).layer_norm,
-            kernels(Isa::kAvx2, MatmulKind::kOwn).layer_norm);
+  EXPECT_EQ(kernels(CodePath::kAvx2, MatmulKind::kMkl).matmul.nt, mkl_matmul().nt);
+  EXPECT_NE(kernels(CodePath::kAvx2, MatmulKind::kOwn).matmul.nt, mkl_matmul().nt);
+  EXPECT_EQ(kernels(CodePath::kAvx2, MatmulKind::kMkl).layer_norm,
+            kernels(CodePath::kAvx2, MatmulKind::kOwn).layer_norm);
 }
 
 }  // namespace

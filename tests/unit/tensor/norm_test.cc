@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kTolerance = 2e-6;
 class Norm : public EachIsa {};
-INSTANTIATE_TEST_SUITE_P(Isa, Norm, testing::Values(Isa::kAvx2, Isa::kAvx512), isa_name);
+INSTANTIATE_TEST_SUITE_P(Isa, Norm, testing::ValuesIn(kCodePaths), isa_name);
 
 struct Result {
   Floats y, mean, rstd, dx, dgamma, dbeta;

@@ -19,7 +19,7 @@ namespace tutti::test {
 namespace {
 
 class Rotary : public EachIsa {};
-INSTANTIATE_TEST_SUITE_P(Isa, Rotary, testing::Values(Isa::kAvx2, Isa::kAvx512), isa_name);
+INSTANTIATE_TEST_SUITE_P(Isa, Rotary, testing::ValuesIn(kCodePaths), isa_name);
 
 constexpr double kBase = 10000;
 
@@ -95,19 +95,6 @@ TEST_P(Rotary, ProductsDependOnTheDistanceAlone) {
           << distance << " from " << j;
   }
   EXPECT_GT(std::abs(product(3, 0) - product(0, 0)), 0.1) << "and it does depend on it";
-}
-
-TEST(RotaryKernels, HaveTheSameBitsOnBothInstructionSets) {
-  if (!supported(Isa::kAvx512)) GTEST_SKIP() << "this processor has no AVX-512";
-  const RotaryShape s{2, 9, 3, 22, 80};
-  const Floats x = normals(18 * 80, 1), bias = normals(80, 2), angles = rotary_table(9, 22, kBase);
-  Floats a = x, b = x, da(80), db(80);
-  kernels(Isa::kAvx2).rotary(a.data(), bias.data(), angles.data(), s);
-  kernels(Isa::kAvx512).rotary(b.data(), bias.data(), angles.data(), s);
-  EXPECT_TRUE(same_bits(a, b));
-  kernels(Isa::kAvx2).rotary_backward(a.data(), angles.data(), da.data(), s);
-  kernels(Isa::kAvx512).rotary_backward(b.data(), angles.data(), db.data(), s);
-  EXPECT_TRUE(same_bits(a, b) && same_bits(da, db));
 }
 
 }  // namespace

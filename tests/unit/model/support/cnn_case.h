@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/philox.h"
+#include "base/processor.h"
 #include "model/cnn/cnn.h"
 #include "tensor/kernels.h"
 #include "unit/model/support/twin_case.h"

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include "base/philox.h"
+#include "base/processor.h"
 #include "model/gpt/gpt.h"
 #include "unit/model/support/twin_case.h"
 
@@ -51,9 +52,9 @@ class GptCase : public TwinCase {
  public:
   static constexpr int64_t kBatch = 3;
 
-  GptCase(const ModelConfig& config, Isa isa, MatmulKind matmul = MatmulKind::kOwn)
+  GptCase(const ModelConfig& config, CodePath isa, MatmulKind matmul = MatmulKind::kOwn)
       : GptCase(gpt_job(config, kBatch), isa, matmul) {}
-  GptCase(const Job& job, Isa isa, MatmulKind matmul = MatmulKind::kOwn)
+  GptCase(const Job& job, CodePath isa, MatmulKind matmul = MatmulKind::kOwn)
       : GptCase(job, kernels(isa, matmul)) {}
   /// The table must outlive it.
   GptCase(const Job& job, const Kernels& table) : TwinCase(make_gpt(job, table)) {

@@ -1,100 +1,20 @@
-// A vector of floats (F, kWidth lanes) and a mask of lanes (M) for both instruction sets, so that a
-// kernel is written once. Only for *.simd.cc files: everything is declared in the namespace of the
+// A vector of floats (F, kWidth lanes) and a mask of lanes (M), so that a kernel is written once for
+// all instruction sets. Only for *.simd.cc files: everything is declared in the namespace of the
 // instruction set that is being compiled.
 #pragma once
-
-#include <immintrin.h>
 
 #include <cstdint>
 #include <cstring>
 
-namespace tutti::TUTTI_ISA {
-
 #if defined(__AVX512F__)
-
-using F = __m512;
-using I = __m512i;
-using M = __mmask16;
-constexpr int kWidth = 16;
-
-inline F zero() { return _mm512_setzero_ps(); }
-inline F set(float x) { return _mm512_set1_ps(x); }
-inline F load(const float* p) { return _mm512_loadu_ps(p); }
-inline void store(float* p, F x) { _mm512_storeu_ps(p, x); }
-/// Writes past the caches, for whole lines that are not read soon. p is aligned to a vector; an
-/// _mm_sfence must follow.
-inline void stream(float* p, F x) { _mm512_stream_ps(p, x); }
-/// The first n lanes, 0 <= n <= kWidth.
-inline M first(int64_t n) { return static_cast<M>((1u << n) - 1); }
-/// Lanes outside the mask are zero when loaded, and their memory is not touched.
-inline F load(const float* p, M m) { return _mm512_maskz_loadu_ps(m, p); }
-inline void store(float* p, F x, M m) { _mm512_mask_storeu_ps(p, m, x); }
-/// x where the mask is set, else y.
-inline F select(M m, F x, F y) { return _mm512_mask_mov_ps(y, m, x); }
-inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
-inline F fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }  ///< c - a b
-inline F fms(F a, F b, F c) { return _mm512_fmsub_ps(a, b, c); }
-/// The second operand where either is NaN, so a bound comes first where NaN must pass through.
-inline F max(F a, F b) { return _mm512_max_ps(a, b); }
-inline F min(F a, F b) { return _mm512_min_ps(a, b); }
-inline F abs(F a) { return _mm512_abs_ps(a); }
-inline F sqrt(F a) { return _mm512_sqrt_ps(a); }
-inline F round(F a) {
-  return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-/// a 2^n for whole n.
-inline F scale2(F a, F n) { return _mm512_scalef_ps(a, n); }
-inline M less(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
-
-/// Of 16 lanes, the first 8 and the last 8.
-inline __m256 halves_added(const F* a) {
-  return _mm512_castps512_ps256(*a) +
-         _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(*a), 1));
-}
-inline __m256 halves_max(const F* a) {
-  return _mm256_max_ps(_mm512_castps512_ps256(*a),
-                       _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(*a), 1)));
-}
-
+#include "base/simd/vec_avx512.h"
+#elif defined(__AVX2__)
+#include "base/simd/vec_avx2.h"
 #else
-
-using F = __m256;
-using I = __m256i;
-using M = __m256i;  // all bits of a lane set or none
-constexpr int kWidth = 8;
-
-inline F zero() { return _mm256_setzero_ps(); }
-inline F set(float x) { return _mm256_set1_ps(x); }
-inline F load(const float* p) { return _mm256_loadu_ps(p); }
-inline void store(float* p, F x) { _mm256_storeu_ps(p, x); }
-inline void stream(float* p, F x) { _mm256_stream_ps(p, x); }
-inline M first(int64_t n) {
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)),
-                            _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-inline F load(const float* p, M m) { return _mm256_maskload_ps(p, m); }
-inline void store(float* p, F x, M m) { _mm256_maskstore_ps(p, m, x); }
-inline F select(M m, F x, F y) { return _mm256_blendv_ps(y, x, _mm256_castsi256_ps(m)); }
-inline F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
-inline F fnma(F a, F b, F c) { return _mm256_fnmadd_ps(a, b, c); }
-inline F fms(F a, F b, F c) { return _mm256_fmsub_ps(a, b, c); }
-inline F max(F a, F b) { return _mm256_max_ps(a, b); }
-inline F min(F a, F b) { return _mm256_min_ps(a, b); }
-inline F abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
-inline F sqrt(F a) { return _mm256_sqrt_ps(a); }
-inline F round(F a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-// 2^n is made of its exponent bits alone, so n is within [-126, 127].
-inline F scale2(F a, F n) {
-  const __m256i bits =
-      _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
-  return a * _mm256_castsi256_ps(bits);
-}
-inline M less(F a, F b) { return _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
-
-inline __m256 halves_added(const F* a) { return a[0] + a[1]; }
-inline __m256 halves_max(const F* a) { return _mm256_max_ps(a[0], a[1]); }
-
+#include "base/simd/vec_portable.h"
 #endif
+
+namespace tutti::TUTTI_ISA {
 
 /// 1, unknown to the compiler, for factors that may be 1: it would leave such a product out, and a
 /// denormal number that the product makes zero would stay.
@@ -125,6 +45,7 @@ inline Lanes operator+(const Lanes& a, const Lanes& b) {
 }
 
 /// The sum and the largest of all lanes. Both halve the lanes until one is left.
+#if defined(__AVX2__)
 inline float sum(const Lanes& a) {
   const __m256 h = halves_added(a.part);
   __m128 q = _mm256_castps256_ps128(h) + _mm256_extractf128_ps(h, 1);
@@ -137,6 +58,24 @@ inline float largest(const Lanes& a) {
   q = _mm_max_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
 }
+#else
+template <typename Join>
+inline float joined(Lanes a, Join join) {
+  a.part[0] = join(a.part[0], a.part[1]);
+  for (int half = kWidth / 2; half > 0; half /= 2) {
+    F other = a.part[0];
+    for (int l = 0; l < half; ++l) other[l] = other[l + half];
+    a.part[0] = join(a.part[0], other);
+  }
+  return a.part[0][0];
+}
+inline float sum(const Lanes& a) {
+  return joined(a, [](F x, F y) { return x + y; });
+}
+inline float largest(const Lanes& a) {
+  return joined(a, [](F x, F y) { return max(x, y); });
+}
+#endif
 
 /// How a kernel's body touches memory: as whole vectors, or as the masked tail of a row.
 /// for_vectors calls body(column, lanes) with one or the other, so that both run the

@@ -1,4 +1,4 @@
-// Every kernel has the same bits on every instruction set, over shapes with tails and values that
+// Every kernel has the same bits on every code path, over shapes with tails and values that
 // hurt: zeros of both signs, denormals, huge and tiny numbers, infinities, NaN (any of them for any
 // other).
 #include <fmt/format.h>
@@ -92,12 +92,12 @@ std::string difference(const Results& a, const Results& b) {
 
 struct Case {
   const char* name;
-  std::function<void(Isa, Trial&, Results&)> run;
+  std::function<void(CodePath, Trial&, Results&)> run;
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
-void norms(Isa isa, Trial& draw, Results& to) {
-  const Kernels& k = kernels(isa);
+void norms(CodePath path, Trial& draw, Results& to) {
+  const Kernels& k = kernels(path);
   const int64_t rows = 1 + draw.below(4), cols = draw.size(200), n = rows * cols;
   const Floats x = draw.values(n), gamma = draw.values(cols), beta = draw.values(cols),
                dy = draw.values(n), residual = draw.values(n);
@@ -113,8 +113,8 @@ void norms(Isa isa, Trial& draw, Results& to) {
                       to.floats(n), to.floats(cols), rows, cols);
 }
 
-void losses(Isa isa, Trial& draw, Results& to) {
-  const Kernels& k = kernels(isa);
+void losses(CodePath path, Trial& draw, Results& to) {
+  const Kernels& k = kernels(path);
   const int64_t rows = 1 + draw.below(4), cols = draw.size(200), n = rows * cols;
   const Floats logits = draw.values(n);
   const std::vector<int64_t> targets = draw.ids(rows, cols);
@@ -123,8 +123,11 @@ void losses(Isa isa, Trial& draw, Results& to) {
   k.cross_entropy_backward(logits.data(), targets.data(), lse, nullptr, to.floats(n), rows, cols);
 }
 
-void log_softmaxes(Isa isa, Trial& draw, Results& to) {
-  const LogSoftmax& k = isa == Isa::kAvx512 ? isa_avx512::log_softmax : isa_avx2::log_softmax;
+void log_softmaxes(CodePath path, Trial& draw, Results& to) {
+#define TUTTI_OF(isa) &isa::log_softmax
+  static constexpr const LogSoftmax* kAll[] = TUTTI_TABLE(TUTTI_OF);
+#undef TUTTI_OF
+  const LogSoftmax& k = *on_path(kAll, path);
   const int64_t rows = 1 + draw.below(4), cols = draw.size(200), n = rows * cols;
   const Floats x = draw.values(n), g = draw.values(n);
   float* log_p = to.floats(n);
@@ -132,8 +135,8 @@ void log_softmaxes(Isa isa, Trial& draw, Results& to) {
   k.backward(g.data(), log_p, to.floats(n), rows, cols);
 }
 
-void vocabularies(Isa isa, Trial& draw, Results& to) {
-  const auto& k = kernels(isa).vocabulary;
+void vocabularies(CodePath path, Trial& draw, Results& to) {
+  const auto& k = kernels(path).vocabulary;
   const int64_t rows = 1 + draw.below(4), count = draw.size(100), n = rows * count;
   const std::vector<int64_t> targets = draw.ids(rows, 2 * count);
   float* statistics = to.floats(2 * rows * 3);
@@ -147,8 +150,8 @@ void vocabularies(Isa isa, Trial& draw, Results& to) {
                            count);
 }
 
-void attentions(Isa isa, Trial& draw, Results& to) {
-  const Kernels& k = kernels(isa);
+void attentions(CodePath path, Trial& draw, Results& to) {
+  const Kernels& k = kernels(path);
   const int64_t kv = 1 + draw.below(2);
   const AttentionShape s{1, draw.size(110), kv * (1 + draw.below(2)), 2 * draw.size(40), kv};
   const int64_t rows = s.batch * s.length, width = s.heads * s.dim;
@@ -161,8 +164,8 @@ void attentions(Isa isa, Trial& draw, Results& to) {
                        to.floats(s.columns()), work.data(), s);
 }
 
-void rotaries(Isa isa, Trial& draw, Results& to) {
-  const Kernels& k = kernels(isa);
+void rotaries(CodePath path, Trial& draw, Results& to) {
+  const Kernels& k = kernels(path);
   const int64_t heads = 1 + draw.below(3), dim = 2 * draw.size(40);
   const RotaryShape s{1 + draw.below(2), draw.size(20), heads, dim, heads * dim + draw.below(40)};
   const int64_t n = s.batch * s.length * s.columns;
@@ -172,8 +175,8 @@ void rotaries(Isa isa, Trial& draw, Results& to) {
   k.rotary_backward(to.keep(draw.values(n)), table.data(), to.floats(s.columns), s);
 }
 
-void activations(Isa isa, Trial& draw, Results& to) {
-  const Kernels& k = kernels(isa);
+void activations(CodePath path, Trial& draw, Results& to) {
+  const Kernels& k = kernels(path);
   const int64_t rows = 1 + draw.below(4), cols = draw.size(100), n = rows * cols;
   constexpr Activation kAll[] = {
       Activation::kGelu, Activation::kGeluTanh, Activation::kRelu,      Activation::kSilu,
@@ -189,8 +192,8 @@ void activations(Isa isa, Trial& draw, Results& to) {
   k.swiglu_backward(dg.data(), gated, to.floats(2 * n), to.floats(2 * cols), rows, cols);
 }
 
-void residuals(Isa isa, Trial& draw, Results& to) {
-  const Kernels& k = kernels(isa);
+void residuals(CodePath path, Trial& draw, Results& to) {
+  const Kernels& k = kernels(path);
   const int64_t rows = 1 + draw.below(6), cols = draw.size(100), n = rows * cols;
   const Dropout dropout{.rate = draw.below(2) == 0 ? 0.0 : 0.3,
                         .seed = 5,
@@ -206,8 +209,8 @@ void residuals(Isa isa, Trial& draw, Results& to) {
   k.column_sums(x.data(), to.floats(cols), rows, cols);
 }
 
-void embeddings(Isa isa, Trial& draw, Results& to) {
-  const Kernels& k = kernels(isa);
+void embeddings(CodePath path, Trial& draw, Results& to) {
+  const Kernels& k = kernels(path);
   const int64_t length = 1 + draw.below(4), rows = length * (1 + draw.below(3)),
                 cols = draw.size(100), vocab = 1 + draw.below(9);
   const std::vector<int64_t> tokens = draw.ids(rows, vocab, true);
@@ -229,8 +232,8 @@ void embeddings(Isa isa, Trial& draw, Results& to) {
                        length, cols, &dropout);
 }
 
-void matmuls(Isa isa, Trial& draw, Results& to) {
-  const Matmul& m = kernels(isa).matmul;
+void matmuls(CodePath path, Trial& draw, Results& to) {
+  const Matmul& m = kernels(path).matmul;
   const int64_t rows = draw.size(90), cols = draw.size(90), depth = draw.size(90);
   const Floats a = draw.values(rows * depth), b = draw.values(depth * cols);
   Floats work(static_cast<size_t>(m.work(rows, cols, depth)) + 16, 7.0f);
@@ -239,8 +242,8 @@ void matmuls(Isa isa, Trial& draw, Results& to) {
   m.tn(a.data(), b.data(), to.floats(rows * cols), rows, cols, depth, work.data());
 }
 
-void convolutions(Isa isa, Trial& draw, Results& to) {
-  const ConvKernels& k = conv_kernels(isa);
+void convolutions(CodePath path, Trial& draw, Results& to) {
+  const ConvKernels& k = conv_kernels(path);
   const bool small = draw.below(3) == 0;
   const ConvShape s{2 + draw.below(7), 2 + draw.below(7), draw.size(40),
                     draw.size(40),     small ? 1 : 3,     small ? 1 : 1 + draw.below(2)};
@@ -258,8 +261,8 @@ void convolutions(Isa isa, Trial& draw, Results& to) {
   k.unpack_weight(gradient, to.floats(s.weights()), s);
 }
 
-void images(Isa isa, Trial& draw, Results& to) {
-  const ConvKernels& k = conv_kernels(isa);
+void images(CodePath path, Trial& draw, Results& to) {
+  const ConvKernels& k = conv_kernels(path);
   const int64_t height = 2 * (1 + draw.below(4)), width = 2 * (1 + draw.below(4)),
                 channels = draw.size(40), pixels = height * width, n = pixels * channels,
                 padded = (height + 2) * (width + 2) * channels;
@@ -288,28 +291,28 @@ void images(Isa isa, Trial& draw, Results& to) {
   k.average_backward(dout.data(), to.floats(n), pixels, channels);
 }
 
-class EveryIsa : public testing::TestWithParam<Case> {};
+class EveryCodePath : public testing::TestWithParam<Case> {};
 
-TEST_P(EveryIsa, HasTheBitsOfTheOthers) {
-  if (!supported(Isa::kAvx512)) GTEST_SKIP() << "this processor has no AVX-512";
+TEST_P(EveryCodePath, HasTheBitsOfTheOthers) {
   set_fp_mode();
   constexpr int64_t kLeast = 2'000'000;  // values compared
   int64_t compared = 0;
   for (uint64_t seed = 1; compared < kLeast; ++seed) {
-    const auto run = [&](Isa isa) {
+    const auto run = [&](CodePath path) {
       Trial draw(seed);
       Results results;
-      GetParam().run(isa, draw, results);
+      GetParam().run(path, draw, results);
       return results;
     };
-    const Results one = run(Isa::kAvx2), other = run(Isa::kAvx512);
-    ASSERT_EQ(difference(one, other), "") << "seed " << seed;
+    const Results one = run(CodePath::kPortable);
+    for (const CodePath path : runnable_paths())
+      ASSERT_EQ(difference(one, run(path)), "") << name_of(path) << ", seed " << seed;
     for (const Floats& array : one.arrays()) compared += static_cast<int64_t>(array.size());
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Of, EveryIsa,
+    Of, EveryCodePath,
     testing::Values(Case{"norms", norms}, Case{"losses", losses},
                     Case{"log_softmaxes", log_softmaxes}, Case{"vocabularies", vocabularies},
                     Case{"attentions", attentions}, Case{"rotaries", rotaries},
@@ -317,6 +320,42 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"embeddings", embeddings}, Case{"matmuls", matmuls},
                     Case{"convolutions", convolutions}, Case{"images", images}),
     [](const auto& info) { return info.param.name; });
+
+// Products next to half of the last bit of what they are added to: there a sum that is rounded to
+// double first would often be another one.
+TEST(EveryCodePath, RoundsAFusedMultiplyAddOnce) {
+  set_fp_mode();
+  std::mt19937_64 engine(7);
+  constexpr int64_t kColumns = 1024, kRounds = 1000;
+  int64_t twice = 0;  // sums that rounding twice would have changed
+  for (int64_t round = 0; round < kRounds; ++round) {
+    const auto near_one = [&] {
+      return 1 + static_cast<float>(static_cast<int64_t>(engine() % 9) - 4) * 0x1p-23f;
+    };
+    // The second row of b times x is added to its first.
+    const float x = near_one(), a[] = {1, x};
+    Floats b(2 * kColumns), expected(kColumns);
+    for (int64_t j = 0; j < kColumns; ++j) {
+      const auto exponent = static_cast<int>(engine() % 200) - 90;
+      const float term =
+          std::ldexp(1 + static_cast<float>(engine() % (1 << 23)) * 0x1p-23f, exponent);
+      const float y = std::ldexp(near_one(), exponent - 24) * (engine() % 2 == 0 ? 1.0f : -1.0f);
+      b[j] = engine() % 2 == 0 ? term : -term;
+      b[kColumns + j] = y;
+      expected[j] = std::fma(x, y, b[j]);
+      const double sum =
+          static_cast<double>(x) * static_cast<double>(y) + static_cast<double>(b[j]);
+      twice += static_cast<float>(sum) != expected[j] ? 1 : 0;
+    }
+    for (const CodePath path : runnable_paths()) {
+      const Matmul& m = kernels(path).matmul;
+      Floats work(static_cast<size_t>(m.work(1, kColumns, 2)) + 16), got(kColumns);
+      m.nn(a, b.data(), got.data(), 1, kColumns, 2, work.data());
+      ASSERT_TRUE(same_bits(got, expected)) << name_of(path) << ", round " << round;
+    }
+  }
+  EXPECT_GT(twice, kRounds);
+}
 
 }  // namespace
 }  // namespace tutti::test
