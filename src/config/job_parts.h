@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -54,6 +55,7 @@ struct LossPart {
   bool reconstructs = false;  ///< goes with a model whose input is its target
   bool yes_or_no = false;     ///< of probabilities: two classes are 0 and 1
   bool taught = false;        ///< by the run in loss.teacher
+  bool delta = false;         ///< reads loss.delta
   /// Classes alone: what `auto` means for them, and what kernels of a gpt compute.
   bool plain = false;
 };
@@ -82,14 +84,17 @@ struct DataPart {
 
 struct OptimizerPart {
   std::string_view name, help;
-  bool momentum = false;  ///< reads train.momentum
-  bool nesterov = false;  ///< and train.nesterov
-  bool sliced = true;     ///< a slice is updated by itself: all but those that need whole norms
-  bool gpu = false;       ///< GPUs have a kernel of it
+  // It reads the key of [train] with this name.
+  bool beta1 = false, beta2 = false, momentum = false, nesterov = false;
+  bool decoupled = false;  ///< weight decay acts on the parameter, not by the gradient
+  bool sliced = true;      ///< a slice is updated by itself: all but those that need whole norms
+  bool gpu = false;        ///< GPUs have a kernel of it
 };
 
 struct SchedulePart {
   std::string_view name, help;
+  // It reads the key of [train] with this name.
+  bool final_lr = false, factor = false, every = false, power = false, cycle = false;
   bool watches = false;  ///< goes by evaluations
 };
 
@@ -146,12 +151,12 @@ const Part& part_named(std::string_view name) {
   return none;
 }
 
-/// The names of those parts for which `fits` holds.
+/// The names of those parts for which `fits`, a property or a function, holds.
 template <class Part, class Fits>
 std::vector<std::string> names_where(const Fits& fits) {
   std::vector<std::string> names;
   for (const Part& part : parts<Part>())
-    if (fits(part)) names.emplace_back(part.name);
+    if (std::invoke(fits, part)) names.emplace_back(part.name);
   return names;
 }
 /// The first of them, which is the one that `auto` means; "" if there is none.

@@ -2,6 +2,7 @@
 // made by it), a row here, and what `./tutti docs` then writes. The file is longer than most,
 // because all keys are in one table.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <type_traits>
 
@@ -173,6 +174,12 @@ std::vector<std::string> with_auto(std::vector<std::string> names) {
   return names;
 }
 
+/// "adam, adamw, lion": the parts with a property, with which the help of a key begins.
+template <class Part, class Fits>
+std::string of(const Fits& fits) {
+  return fmt::format("{}", fmt::join(names_where<Part>(fits), ", "));
+}
+
 void add_model(std::vector<Key>& keys) {
   using C = ModelConfig;
   Rows<C> rows(keys, "model", &Job::model);
@@ -259,7 +266,8 @@ void add_loss(std::vector<Key>& keys) {
   rows.add(&C::class_weights, "class_weights", kNone,
            "cross-entropy: a weight for every class; empty: all 1")
       .range(0, 1e6);
-  rows.add(&C::delta, "delta", 1.0, "huber: where the square ends and the line begins")
+  rows.add(&C::delta, "delta", 1.0,
+           of<LossPart>(&LossPart::delta) + ": where the square ends and the line begins")
       .range(1e-6, 1e6);
   rows.add(&C::teacher, "teacher", "", "distill: the run whose latest checkpoint teaches");
   rows.add(&C::temperature, "temperature", 2.0, "distill: softens both distributions")
@@ -295,17 +303,18 @@ void add_data(std::vector<Key>& keys) {
   rows.add(&C::fold, "fold", 0, "which of the folds, from 0").range(0, 999);
 
   // These say how tables and arrays are read and cleaned.
+  const std::string tables = of<DataPart>(&DataPart::table);
   rows.add(&C::columns, "columns", kNames,
-           "csv, jsonl: the columns that are read, as docs/data.md says");
+           tables + ": the columns that are read, as docs/data.md says");
   rows.add(&C::delimiter, "delimiter", kAutomaticDelimiter,
            "csv: one character; `auto`: a comma, or a tab in .tsv files");
   rows.add(&C::header, "header", true,
            "csv: the first line names the columns; else they are 1, 2, 3, ...");
   rows.add(&C::scale, "scale", ValueScale::kNone,
            "idx, images, numpy: divided by 255, to mean 0 and deviation 1, or to [0, 1]");
-  rows.add(&C::missing, "missing", MissingValue::kFail, "csv, jsonl: what an empty number is");
+  rows.add(&C::missing, "missing", MissingValue::kFail, tables + ": what an empty number is");
   rows.add(&C::outliers, "outliers", Outliers::kKeep,
-           "csv, jsonl: what a number far from the mean becomes");
+           tables + ": what a number far from the mean becomes");
   rows.add(&C::outlier_limit, "outlier_limit", 6.0, "standard deviations that are far")
       .range(0.1, 1e6);
   rows.add(&C::bad, "bad", BadRecord::kFail,
@@ -357,47 +366,51 @@ void add_train(std::vector<Key>& keys) {
            "of initial values, split and order of the data, augmentation and dropout")
       .at_least(0);
 
-  // Each optimizer reads some of these numbers; JobCheck::train refuses the options that it does
-  // not have.
+  // Each optimizer reads some of these numbers. JobCheck::train refuses momentum and nesterov for
+  // one that has none; the other numbers have defaults, which it ignores.
+  using O = OptimizerPart;
+  const auto moments = [](const O& part) { return part.beta1 && part.beta2; };
+  const auto squares = [](const O& part) { return part.beta2 && !part.beta1; };
   rows.add(&C::optimizer, "optimizer", "adamw", "docs/optimizers.md has their formulas")
       .one_of(names_of<OptimizerPart>());
   rows.add(&C::lr, "lr", 1e-3, "learning rate at its highest").range(0, 1e6);
-  rows.add(&C::beta1, "beta1", 0.9, "adam, adamw, lion, lamb: decay of the first moment")
-      .fraction();
+  rows.add(&C::beta1, "beta1", 0.9, of<O>(&O::beta1) + ": decay of the first moment").fraction();
   rows.add(&C::beta2, "beta2", 0.999,
-           "adam, adamw, lion, lamb: decay of the second moment; rmsprop: of the squares")
+           of<O>(moments) + ": decay of the second moment; " + of<O>(squares) + ": of the squares")
       .fraction();
   rows.add(&C::eps, "eps", 1e-8, "added to the root of the second moment").range(0, 1);
   rows.add(&C::weight_decay, "weight_decay", 0.0,
-           "adamw, lion, lamb: decoupled; others: added to the gradient")
+           of<O>(&O::decoupled) + ": decoupled; others: added to the gradient")
       .range(0, 1e6);
-  rows.add(&C::momentum, "momentum", 0.0, "sgd, rmsprop: momentum").fraction();
-  rows.add(&C::nesterov, "nesterov", false, "sgd: Nesterov's momentum");
+  rows.add(&C::momentum, "momentum", 0.0, of<O>(&O::momentum) + ": momentum").fraction();
+  rows.add(&C::nesterov, "nesterov", false, of<O>(&O::nesterov) + ": Nesterov's momentum");
   rows.add(&C::groups, "groups", kNames,
            "parameters by name, the first that fits: \"*.bias weight_decay=0\", \"embed.* lr=0.1\" "
            "(a factor), \"stem.* frozen\"");
 
   // The schedule multiplies `lr`, step by step.
+  using S = SchedulePart;
+  const std::string watching = of<S>(&S::watches);
+  const auto ends = [](const S& part) { return part.final_lr && !part.watches; };
   rows.add(&C::schedule, "schedule", "cosine", "course of the learning rate after the warm-up")
       .one_of(names_of<SchedulePart>());
   rows.add(&C::warmup, "warmup", 0, "steps of linear warm-up; inverse-sqrt falls from there")
       .range(0, 1e12);
   rows.add(&C::final_lr, "final_lr", 0.1,
-           "linear, polynomial, cosine, one-cycle: the fraction of `lr` it ends at; plateau: the "
-           "least")
+           of<S>(ends) + ": the fraction of `lr` it ends at; " + watching + ": the least")
       .range(0, 1);
-  rows.add(&C::factor, "factor", 0.1, "step, exponential, plateau: what the rate is multiplied by")
+  rows.add(&C::factor, "factor", 0.1, of<S>(&S::factor) + ": what the rate is multiplied by")
       .range(0, 1);
-  rows.add(&C::every, "every", 100, "step, exponential: after so many steps").range(1, 1e12);
-  rows.add(&C::power, "power", 2.0, "polynomial: its power").range(0, 100);
+  rows.add(&C::every, "every", 100, of<S>(&S::every) + ": after so many steps").range(1, 1e12);
+  rows.add(&C::power, "power", 2.0, of<S>(&S::power) + ": its power").range(0, 100);
   rows.add(&C::cycle, "cycle", 0,
-           "cosine: steps of the first cycle before it restarts; 0: one cycle")
+           of<S>(&S::cycle) + ": steps of the first cycle before it restarts; 0: one cycle")
       .range(0, 1e12);
   rows.add(&C::cycle_growth, "cycle_growth", 1.0,
-           "cosine: each cycle is so many times as long as the one before")
+           of<S>(&S::cycle) + ": each cycle is so many times as long as the one before")
       .range(1, 100);
   rows.add(&C::patience, "patience", 3,
-           "plateau: evaluations without improvement before the rate falls")
+           watching + ": evaluations without improvement before the rate falls")
       .range(1, kMany);
 
   // Gradients are clipped after the sum over all lanes.
@@ -482,15 +495,16 @@ std::string other_schedule(const Job& job, bool (*fits)(const PipelinePart& part
                      quoted_list(names_where<PipelinePart>(fits), "and"), what);
 }
 
+bool open_chunks(const PipelinePart& part) { return part.chunks == 0; }
+
 std::string no_chunks(const Job& job) {
-  return other_schedule(
-      job, [](const PipelinePart& part) { return part.chunks == 0; },
-      "has chunks of one's own number");
+  return other_schedule(job, open_chunks, "has chunks of one's own number");
 }
 
+bool made_to_measure(const PipelinePart& part) { return part.splits; }
+
 std::string no_measure(const Job& job) {
-  return other_schedule(
-      job, [](const PipelinePart& part) { return part.splits; }, "are made to measure");
+  return other_schedule(job, made_to_measure, "are made to measure");
 }
 
 std::string no_slices(const Job& job) {
@@ -544,15 +558,17 @@ void add_layout(std::vector<Key>& keys) {
       .named(", {}", ",{}")
       .always_named()
       .idle(no_stages);
-  rows.add(&C::chunks, "chunks", 2, "interleaved: parts of the model that a stage has")
+  rows.add(&C::chunks, "chunks", 2,
+           of<PipelinePart>(open_chunks) + ": parts of the model that a stage has")
       .range(2, 64)
       .searched()
       .named(", {} chunks", "/{}")
       .idle(no_chunks);
   rows.add(&C::in_flight, "in_flight", 0,
-           "zero-bubble, zbv: micro-batches that a part of the model keeps, in an order made to "
-           "measure for parts of unequal cost; more keep stages from waiting and take memory; 0: "
-           "the published order")
+           of<PipelinePart>(made_to_measure) +
+               ": micro-batches that a part of the model keeps, in an order made to measure for "
+               "parts of unequal cost; more keep stages from waiting and take memory; 0: the "
+               "published order")
       .range(0, 65536)
       .searched()
       .named(", {} in flight", "/{}")

@@ -33,8 +33,7 @@ bool check_roles(const Job& job, const ColumnSizes& sizes, const AddFault& fault
   const std::string& kind = job.model.kind;
   const ModelPart& model = model_part(job);
   if (model.sequences != (sizes.texts == 1) && !model.foreign) {
-    const auto writers =
-        names_where<ModelPart>([](const ModelPart& other) { return other.sequences; });
+    const auto writers = names_where<ModelPart>(&ModelPart::sequences);
     fault(
         {"data.columns"},
         model.sequences
@@ -194,8 +193,7 @@ void JobCheck::images() {
 void JobCheck::columns() {
   const auto& data = job_.data;
   const bool table = data_part(job_).table;
-  const std::string tables =
-      quoted_list(names_where<DataPart>([](const DataPart& part) { return part.table; }), "and");
+  const std::string tables = quoted_list(names_where<DataPart>(&DataPart::table), "and");
 
   // The parser words the faults of single columns. Nothing else can be asked of columns that it
   // could not read.

@@ -79,8 +79,7 @@ void JobCheck::device(const Machine& machine) {
     }
 
     // Ranks on GPUs meet in the GPUs' memory, and offload to the memory of their host.
-    const auto gpu_transports =
-        names_where<TransportPart>([](const TransportPart& part) { return part.gpu; });
+    const auto gpu_transports = names_where<TransportPart>(&TransportPart::gpu);
     if (layout.ranks > 1 && !part_named<TransportPart>(layout.transport).gpu) {
       fault({"layout.transport", "numerics.device"},
             fmt::format("layout.transport = \"{}\" but numerics.device = \"cuda\": gradients are "

@@ -37,10 +37,7 @@ void check_optimizer(const TrainConfig& train, const AddFault& fault) {
   const auto of = [&](const char* key, bool OptimizerPart::*has) {
     fault({key, "train.optimizer"},
           fmt::format("{} is of {}, but train.optimizer = \"{}\"", key,
-                      quoted_list(names_where<OptimizerPart>(
-                                      [=](const OptimizerPart& part) { return part.*has; }),
-                                  "and"),
-                      train.optimizer));
+                      quoted_list(names_where<OptimizerPart>(has), "and"), train.optimizer));
   };
   if (train.momentum != 0 && !optimizer.momentum) of("train.momentum", &OptimizerPart::momentum);
 
@@ -148,7 +145,7 @@ void JobCheck::missing() {
               "model.tied = true but model.kind = \"{}\": it has no embedding to tie its head to",
               job_.model.kind));
   if (job_.model.activation == Activation::kSwiglu && !model.gated) {
-    const auto gated = names_where<ModelPart>([](const ModelPart& other) { return other.gated; });
+    const auto gated = names_where<ModelPart>(&ModelPart::gated);
     fault({"model.activation"},
           fmt::format("model.activation = \"swiglu\" but model.kind = \"{}\": it is the gated "
                       "layer of {}",
@@ -196,8 +193,7 @@ void JobCheck::loss() {
   const ModelPart& model = model_part(job_);
   const LossPart& part = loss_part(job_);
   const bool classes = part.classes;
-  const auto class_losses =
-      names_where<LossPart>([](const LossPart& other) { return other.classes; });
+  const auto class_losses = names_where<LossPart>(&LossPart::classes);
 
   // The model says which losses go with it, and the data whether its targets are classes.
   if (!goes_with(part, model.losses)) {
@@ -238,9 +234,7 @@ void JobCheck::loss() {
           loss.teacher.empty()
               ? fmt::format("loss.kind = \"{}\" but loss.teacher is empty: name a run", loss.kind)
               : fmt::format("loss.teacher is set but loss.kind is not {}",
-                            quoted_list(names_where<LossPart>(
-                                            [](const LossPart& other) { return other.taught; }),
-                                        "or")));
+                            quoted_list(names_where<LossPart>(&LossPart::taught), "or")));
   }
 
   // Mixup mixes targets too, which must be one class per sample.

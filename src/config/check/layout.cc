@@ -88,7 +88,7 @@ void JobCheck::model_columns() {
   const std::string& kind = job_.model.kind;
   if (columns <= 1) return;
   if (!model_part(job_).columns) {
-    const auto cut = names_where<ModelPart>([](const ModelPart& model) { return model.columns; });
+    const auto cut = names_where<ModelPart>(&ModelPart::columns);
     return fault({"train.tensor_slices", "model.kind"},
                  fmt::format("train.tensor_slices = {} but model.kind = \"{}\": {} are defined in "
                              "columns; these work: tensor_slices = 1",

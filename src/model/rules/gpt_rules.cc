@@ -38,9 +38,7 @@ void check(const Job& job, const AddFault& fault) {
           fmt::format(
               "train.tensor_slices = {} needs loss.kind = {} without smoothing and weights: it is "
               "what a slice of the vocabulary can say of the whole",
-              job.train.tensor_slices,
-              quoted_list(names_where<LossPart>([](const LossPart& loss) { return loss.plain; }),
-                          "or")));
+              job.train.tensor_slices, quoted_list(names_where<LossPart>(&LossPart::plain), "or")));
   }
 }
 
