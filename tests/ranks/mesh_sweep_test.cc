@@ -46,10 +46,11 @@ std::string draw_mesh(Draw& draw) {
       data * tensor * pipeline, tensor, pipeline, zero, draw.of({"none", "selective", "full"}),
       draw.of({"local", "owner"}), draw.of({"true", "false"}));
   if (pipeline > 1) {
-    const std::string schedule = draw.of({"1f1b", "gpipe", "interleaved", "zero-bubble", "zbv"});
+    const std::string schedule = draw.of(names_of<PipelinePart>());
     s += " schedule=" + schedule;
-    if (schedule == "interleaved") s += fmt::format(" chunks={}", draw.of({1, 2, 3}));
-    if (splits_backward(schedule)) s += fmt::format(" in_flight={}", draw.of({0, 1, 2, 3, 5}));
+    const PipelinePart& part = part_named<PipelinePart>(schedule);
+    if (part.chunks == 0) s += fmt::format(" chunks={}", draw.of({1, 2, 3}));
+    if (part.splits) s += fmt::format(" in_flight={}", draw.of({0, 1, 2, 3, 5}));
   }
   if (zero > 0 && data % 2 == 0) s += fmt::format(" shards={}", draw.of({0, 1, 2}));
   if (zero == 3) s += fmt::format(" depth={}", draw.of({1, 2, 4}));

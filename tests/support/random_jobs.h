@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "config/job.h"
+#include "config/job_parts.h"
 #include "config/model_rules.h"
 #include "model/make_model.h"
 #include "optim/optimizer.h"
@@ -28,6 +29,9 @@ class Draw {
   }
   std::string of(std::initializer_list<const char*> values) {
     return *(values.begin() + engine_() % values.size());
+  }
+  std::string of(const std::vector<std::string>& values) {
+    return values[engine_() % values.size()];
   }
   bool one_in(uint64_t n) { return engine_() % n == 0; }
 
@@ -146,30 +150,28 @@ inline Arguments draw_cnn(Draw& draw, const RandomData& data) {
 
 /// How it is trained, whatever it is.
 inline Arguments draw_training(Draw& draw) {
-  const std::string optimizer =
-      draw.of({"sgd", "adagrad", "rmsprop", "adam", "adamw", "adamw", "lion", "lamb"});
-  Arguments s = {
-      "train.steps=" + draw.of({"4", "5", "6"}),
-      "train.seed=" + draw.of({"1", "2", "3"}),
-      "train.lanes=" + draw.of({"1", "2", "3", "4", "5", "8"}),
-      "train.micro_batches=" + draw.of({"1", "1", "2", "3"}),
-      "train.micro_batch_size=" + draw.of({"1", "2", "3", "4"}),
-      "train.tensor_slices=" + draw.of({"1", "1", "2", "4"}),
-      "train.optimizer=" + optimizer,
-      "train.lr=0.01",
-      "train.warmup=" + draw.of({"0", "2"}),
-      "train.weight_decay=" + draw.of({"0", "0.1"}),
-      "train.clip=" + draw.of({"0", "0.1", "1"}),
-      "train.clip_by=" + draw.of({"norm", "unit", "value"}),
-      "train.eval_every=" + draw.of({"0", "2", "2"}),
-      "train.eval_batches=1",
-      "train.checkpoint_every=" + draw.of({"0", "2"}),
-      "model.dropout=" + draw.of({"0", "0", "0.2"}),
-      "model.init=" + draw.of({"normal", "he-normal", "glorot-uniform", "orthogonal"}),
-      "train.schedule=" + draw.of({"constant", "step", "exponential", "linear", "polynomial",
-                                   "cosine", "one-cycle", "inverse-sqrt", "plateau"})};
-  if (optimizer == "sgd")
-    s = s + Arguments{"train.momentum=0.9", "train.nesterov=" + draw.of({"true", "false"})};
+  const std::string optimizer = draw.of(names_of<OptimizerPart>());
+  Arguments s = {"train.steps=" + draw.of({"4", "5", "6"}),
+                 "train.seed=" + draw.of({"1", "2", "3"}),
+                 "train.lanes=" + draw.of({"1", "2", "3", "4", "5", "8"}),
+                 "train.micro_batches=" + draw.of({"1", "1", "2", "3"}),
+                 "train.micro_batch_size=" + draw.of({"1", "2", "3", "4"}),
+                 "train.tensor_slices=" + draw.of({"1", "1", "2", "4"}),
+                 "train.optimizer=" + optimizer,
+                 "train.lr=0.01",
+                 "train.warmup=" + draw.of({"0", "2"}),
+                 "train.weight_decay=" + draw.of({"0", "0.1"}),
+                 "train.clip=" + draw.of({"0", "0.1", "1"}),
+                 "train.clip_by=" + draw.of({"norm", "unit", "value"}),
+                 "train.eval_every=" + draw.of({"0", "2", "2"}),
+                 "train.eval_batches=1",
+                 "train.checkpoint_every=" + draw.of({"0", "2"}),
+                 "model.dropout=" + draw.of({"0", "0", "0.2"}),
+                 "model.init=" + draw.of({"normal", "he-normal", "glorot-uniform", "orthogonal"}),
+                 "train.schedule=" + draw.of(names_of<SchedulePart>())};
+  const OptimizerPart& part = part_named<OptimizerPart>(optimizer);
+  if (part.momentum) s.push_back("train.momentum=0.9");
+  if (part.nesterov) s.push_back("train.nesterov=" + draw.of({"true", "false"}));
   if (draw.one_in(3)) s.push_back("train.groups=[\"*weight weight_decay=0 lr=0.5\"]");
   if (draw.one_in(3)) s.push_back("numerics.order=micro");
   if (draw.one_in(4)) s.push_back("numerics.isa=avx2");
@@ -185,9 +187,8 @@ inline Arguments draw_layout(Draw& draw) {
   const int data = draw.of({1, 1, 2, 2, 3, 4, 5}), tensor = draw.of({1, 1, 1, 2, 4}),
             pipeline = draw.of({1, 1, 2, 3, 4});
   const int zero = draw.of({0, 0, 1, 2, 3}), ranks = data * tensor * pipeline;
-  const std::string schedule = pipeline > 1
-                                   ? draw.of({"1f1b", "gpipe", "interleaved", "zero-bubble", "zbv"})
-                                   : std::string("1f1b");
+  const std::string schedule = pipeline > 1 ? draw.of(names_of<PipelinePart>()) : plain_schedule();
+  const PipelinePart& order = part_named<PipelinePart>(schedule);
   const bool threads = draw.one_in(2);
   return {
       fmt::format("layout.ranks={}", ranks),
@@ -197,8 +198,8 @@ inline Arguments draw_layout(Draw& draw) {
       "layout.shards=" + (zero > 0 ? draw.of({"0", "0", "1", "2"}) : "0"),
       "layout.depth=" + (zero == 3 ? draw.of({"1", "2", "4"}) : "1"),
       "layout.schedule=" + schedule,
-      "layout.chunks=" + (schedule == "interleaved" ? draw.of({"2", "3"}) : "2"),
-      "layout.in_flight=" + (splits_backward(schedule) ? draw.of({"0", "0", "2", "5"}) : "0"),
+      "layout.chunks=" + (order.chunks == 0 ? draw.of({"2", "3"}) : "2"),
+      "layout.in_flight=" + (order.splits ? draw.of({"0", "0", "2", "5"}) : "0"),
       "layout.recompute=" + draw.of({"none", "none", "selective", "full"}),
       "layout.offload=" + draw.of({"none", "none", "none", "optimizer", "all"}),
       "layout.fold=" + draw.of({"auto", "local", "owner", "root"}),

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "config/job.h"
+#include "config/job_parts.h"
 #include "config/model_rules.h"
 
 namespace tutti {
@@ -148,6 +149,7 @@ TEST(Resolve, ValuesThatContradictEachOtherAreRefused) {
 }
 
 TEST(Resolve, OnlyTablesHaveAColumnToResampleBy) {
+  const auto tables = names_where<DataPart>(&DataPart::table);
   for (const std::string kind : {"idx", "numpy", "images"}) {
     Job job = parse_job("[model]\nkind = \"mlp\"\ninputs = 784\n[data]\nkind = \"" + kind +
                             "\"\nresample = \"column\"\n",
@@ -156,8 +158,9 @@ TEST(Resolve, OnlyTablesHaveAColumnToResampleBy) {
       resolve(job, kFour, {});
       ADD_FAILURE() << "resolved " << kind;
     } catch (const ConfigError& error) {
-      EXPECT_EQ(error.faults(), Faults{"my.toml:6: data.resample = \"column\" but data.kind = \"" +
-                                       kind + "\": only \"csv\" and \"jsonl\" have columns"});
+      EXPECT_EQ(error.faults(),
+                Faults{"my.toml:6: data.resample = \"column\" but data.kind = \"" + kind +
+                       "\": only " + quoted_list(tables, "and") + " have columns"});
     }
   }
   EXPECT_EQ(faults_of({{"data.resample", "column"}}).size(), 1u);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "config/job_parts.h"
 #include "engine/updater.h"
 #include "model/adapt/adaptor.h"
 
@@ -189,9 +190,8 @@ TEST(Updater, ABufferBecomesTheMeanOfTheProposalsOrGrowsByTheirSum) {
 }
 
 TEST(Updater, OfEveryOptimizerDoesNotDependOnTheCutIntoPieces) {
-  for (const char* optimizer : {"sgd", "adagrad", "rmsprop", "adam", "adamw", "lion", "lamb"}) {
-    const Job job =
-        job_with(std::string("weight_decay = 0.1\noptimizer = \"") + optimizer + "\"\n");
+  for (const std::string& optimizer : names_of<OptimizerPart>()) {
+    const Job job = job_with("weight_decay = 0.1\noptimizer = \"" + optimizer + "\"\n");
     std::string expected;
     for (const std::vector<int64_t>& cuts :
          std::vector<std::vector<int64_t>>{{}, {1}, {2, 3}, {1, 2, 3}}) {

@@ -19,7 +19,7 @@ namespace {
 using test::Hop;
 using test::hops_of;
 
-class Schedules : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
+class Schedules : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
 
 const CellTime& time_of(const std::vector<TimedCell>& cells, const Cell& cell) {
   return std::find_if(cells.begin(), cells.end(),
@@ -53,8 +53,7 @@ TEST_P(Schedules, RunToTheEndOverTcpInTheirOrder) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OfEveryKind, Schedules,
-                         ::testing::Combine(::testing::Values("gpipe", "1f1b", "interleaved",
-                                                              "zero-bubble", "zbv"),
+                         ::testing::Combine(::testing::ValuesIn(names_of<PipelinePart>()),
                                             ::testing::Values(4, 8)),
                          [](const auto& test) {
                            std::string name = std::get<0>(test.param);

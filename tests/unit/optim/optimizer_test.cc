@@ -9,13 +9,14 @@
 
 #include "base/error.h"
 #include "base/fp_mode.h"
+#include "config/job_parts.h"
 
 namespace tutti {
 namespace {
 
 std::vector<TrainConfig> all_optimizers() {
   std::vector<TrainConfig> all;
-  const auto add = [&](const char* name, double momentum = 0, bool nesterov = false) {
+  const auto add = [&](std::string_view name, double momentum = 0, bool nesterov = false) {
     TrainConfig config{};
     config.optimizer = name;
     config.beta1 = 0.9;
@@ -25,10 +26,11 @@ std::vector<TrainConfig> all_optimizers() {
     config.nesterov = nesterov;
     all.push_back(config);
   };
-  for (const char* name : {"sgd", "adagrad", "rmsprop", "adam", "adamw", "lion", "lamb"}) add(name);
-  add("sgd", 0.9);
-  add("sgd", 0.9, true);
-  add("rmsprop", 0.9);
+  for (const OptimizerPart& part : parts<OptimizerPart>()) {
+    add(part.name);
+    if (part.momentum) add(part.name, 0.9);
+    if (part.nesterov) add(part.name, 0.9, true);
+  }
   return all;
 }
 
@@ -136,6 +138,29 @@ TEST(Optimizer, NothingOutsideTheRangeIsTouched) {
               << text_of(config) << " " << k << " " << i;
         }
       }
+    }
+  }
+}
+
+TEST(Optimizer, ReadsTheNumbersThatItsRowSays) {
+  const auto after_steps = [](const TrainConfig& config) {
+    auto optimizer = make_optimizer(config);
+    Values values(*optimizer, 64, 7);
+    // Slots are positive here: gradients against them let lion's sign depend on its betas.
+    for (float& gradient : values.kept[1]) gradient = -gradient;
+    for (int step = 0; step < 3; ++step) values.update(*optimizer, 0, 64, step);
+    return values;
+  };
+  const std::pair<bool OptimizerPart::*, double TrainConfig::*> numbers[] = {
+      {&OptimizerPart::beta1, &TrainConfig::beta1},
+      {&OptimizerPart::beta2, &TrainConfig::beta2},
+      {&OptimizerPart::momentum, &TrainConfig::momentum}};
+  for (const OptimizerPart& part : parts<OptimizerPart>()) {
+    const TrainConfig config = of(std::string(part.name));
+    for (const auto& [reads, number] : numbers) {
+      TrainConfig other = config;
+      other.*number = 0.5;
+      EXPECT_EQ(after_steps(config) == after_steps(other), !(part.*reads)) << text_of(other);
     }
   }
 }

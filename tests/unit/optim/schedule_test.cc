@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "config/job_parts.h"
 #include "optim/optimizer.h"
 
 namespace tutti {
@@ -41,6 +42,32 @@ TEST(Schedule, WarmUpRisesLinearlyFromItsFirstShareAndThenTheScheduleStarts) {
     if (config.schedule != "inverse-sqrt") {
       EXPECT_DOUBLE_EQ(learning_rate(config, 4), 0.4) << name;
       EXPECT_DOUBLE_EQ(learning_rate(config, 4 + 37), learning_rate(of(name), 37)) << name;
+    }
+  }
+}
+
+TEST(Schedule, ReadsTheKeysThatItsRowSays) {
+  struct Reading {
+    const char* key;
+    bool SchedulePart::*is_read;
+    void (*change)(TrainConfig& config);
+  };
+  const Reading readings[] = {
+      {"final_lr", &SchedulePart::final_lr, [](TrainConfig& config) { config.final_lr = 0.2; }},
+      {"factor", &SchedulePart::factor, [](TrainConfig& config) { config.factor = 0.7; }},
+      {"every", &SchedulePart::every, [](TrainConfig& config) { config.every = 7; }},
+      {"power", &SchedulePart::power, [](TrainConfig& config) { config.power = 2; }},
+      {"cycle", &SchedulePart::cycle, [](TrainConfig& config) { config.cycle = 30; }}};
+  for (const SchedulePart& part : parts<SchedulePart>()) {
+    if (part.watches) continue;  // its keys are read when evaluations are judged
+    for (const Reading& reading : readings) {
+      const TrainConfig config = of(std::string(part.name).c_str());
+      TrainConfig other = config;
+      reading.change(other);
+      bool same = true;
+      for (int step = 0; step <= 100; ++step)
+        same = same && learning_rate(config, step) == learning_rate(other, step);
+      EXPECT_EQ(same, !(part.*reading.is_read)) << part.name << " and " << reading.key;
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "config/job_parts.h"
 #include "plan/check/prove.h"
 #include "plan/search/link_bytes.h"
 #include "unit/plan/sample_meshes.h"
@@ -69,7 +70,7 @@ ModelShape with_borders(const std::vector<int>& outputs) {
 }  // namespace
 
 TEST(MeshIds, MessagesHaveIdsOfTheirOwnWhereChunksEndWithDifferentNumbersOfTensors) {
-  for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"}) {
+  for (const std::string& schedule : names_of<PipelinePart>()) {
     Planned p(with_borders({3, 1, 2, 1, 3, 1}), {2, 1, 2, 1}, 0, {4, 2, 1});
     p.options.schedule = schedule;
     p.options.chunks = 3;

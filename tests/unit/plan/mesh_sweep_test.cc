@@ -22,8 +22,6 @@ using test::name_of;
 
 namespace {
 
-const char* const kSchedules[] = {"gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"};
-
 class Draw {
  public:
   explicit Draw(uint64_t seed) : random_(seed) {}
@@ -51,7 +49,7 @@ class Draw {
     if (one_in(2)) o.batch.lanes = data * (1 + below(3));
     if (one_in(3)) o.fold = FoldKind::kOwner;
     o.micro = one_in(3);
-    o.schedule = kSchedules[below(5)];
+    o.schedule = schedules_[below(schedules_.size())];
     o.chunks = 1 + below(2);
     if (splits_backward(o.schedule)) o.in_flight = below(2 * pipeline + 2);
     o.recompute = static_cast<Recompute>(below(3));
@@ -72,6 +70,7 @@ class Draw {
 
  private:
   std::mt19937_64 random_;
+  const std::vector<std::string> schedules_ = names_of<PipelinePart>();
 };
 
 /// All meshes of up to 8 ranks, everything else drawn.

@@ -62,11 +62,11 @@ Cells cells_of(const Numbers& n) {
 
 template <typename Check>
 void for_all_published(Check check) {
-  for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"}) {
+  for (const PipelinePart& part : parts<PipelinePart>()) {
     for (int stages = 1; stages <= 8; ++stages) {
-      for (int chunks = 1; chunks <= (std::string(schedule) == "interleaved" ? 4 : 1); ++chunks) {
+      for (int chunks = 1; chunks <= (part.chunks == 0 ? 4 : 1); ++chunks) {
         for (int micro_batches = 1; micro_batches <= 24; ++micro_batches) {
-          check(Numbers{schedule, stages, chunks, micro_batches});
+          check(Numbers{std::string(part.name), stages, chunks, micro_batches});
           if (testing::Test::HasFailure()) return;
         }
       }
@@ -76,7 +76,7 @@ void for_all_published(Check check) {
 
 template <typename Check>
 void for_all_fitted(Check check) {
-  for (const char* schedule : {"zero-bubble", "zbv"}) {
+  for (const std::string& schedule : names_where<PipelinePart>(&PipelinePart::splits)) {
     for (int stages = 1; stages <= 8; ++stages) {
       for (int in_flight : {1, 2, stages, stages + 1, 2 * stages}) {
         for (int micro_batches : {1, 2, 5, 8, 16}) {
@@ -377,7 +377,7 @@ TEST(FitSchedule, AStagesWeightPartsOfAMicroBatchGoFromItsLastChunkToItsFirst) {
 }
 
 TEST(FitSchedule, EvenChunksWithRoomTakeHardlyLongerThanThePublishedOrder) {
-  for (const char* schedule : {"zero-bubble", "zbv"}) {
+  for (const std::string& schedule : names_where<PipelinePart>(&PipelinePart::splits)) {
     for (int stages = 1; stages <= 8; ++stages) {
       for (int micro_batches = 1; micro_batches <= 24; ++micro_batches) {
         const Numbers n{schedule, stages, 1, micro_batches};
