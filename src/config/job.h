@@ -52,7 +52,7 @@ struct LossConfig {
   std::string kind;  // auto | a LossPart
   double label_smoothing;
   std::vector<double> class_weights;  // empty: all 1
-  double delta;                       // huber
+  double delta;                       // where huber's line begins
   std::string teacher;                // distill: run folder or checkpoint
   double temperature, mix;            // distill: mix * soft + (1 - mix) * hard
   double kl;                          // autoencoder: weight of the latent's divergence
@@ -67,11 +67,11 @@ struct DataConfig {
   // fraction of the records kept for evaluation; from 1 on their number
   double held_out;
   int64_t folds, fold;  // > 1: the held-out records are fold `fold` of so many
-  // csv, jsonl: "name: role options" (config/check/table_columns.h)
+  // of tables: "name: role options" (config/check/table_columns.h)
   std::vector<std::string> columns;
   std::string delimiter;  // csv: auto | one character
   bool header;            // csv: the first line names the columns
-  ValueScale scale;       // idx, images, numpy
+  ValueScale scale;       // of images and arrays
   MissingValue missing;
   Outliers outliers;
   double outlier_limit;  // standard deviations
@@ -108,13 +108,13 @@ struct TrainConfig {
   std::string schedule;             // a SchedulePart
   int64_t warmup;                   // steps
   double final_lr;                  // fraction of lr that a schedule ends at
-  double factor;                    // step, exponential, plateau: what lr is multiplied by
-  int64_t every;                    // step, exponential: after so many steps
-  double power;                     // polynomial
-  // cosine: steps of the first cycle before a restart; 0: no restarts
+  double factor;                    // what lr is multiplied by when it falls
+  int64_t every;                    // steps from one fall to the next
+  double power;                     // of the polynomial
+  // steps of the first cycle before a restart; 0: no restarts
   int64_t cycle;
   double cycle_growth;  // each cycle is so many times as long as the one before
-  int64_t patience;     // plateau: evaluations without improvement
+  int64_t patience;     // evaluations without improvement
   double clip;          // 0: off
   ClipBy clip_by;
   // steps (0: only at the end); micro-batches of held-out data per lane (0: no evaluation at all)

@@ -58,10 +58,8 @@ class Optimizer {
                        Norms& norms) const;
 };
 
-/// Makes train.optimizer. sgd (slot "m"; none without momentum), adagrad ("sum"), rmsprop ("v", and
-/// "m" with momentum), adam and adamw ("m", "v") have the semantics of torch.optim; lion ("m") and
-/// lamb ("m", "v") are those of their papers, both with decoupled decay. All code
-/// paths give the same bits; the processor must be able to run this one.
+/// Makes train.optimizer; docs/optimizers.md has the slots and the step of each. All code paths give
+/// the same bits; the processor must be able to run this one.
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config,
                                           CodePath path = fastest_path());
 

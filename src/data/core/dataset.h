@@ -73,7 +73,7 @@ struct DataGroup {
 };
 
 /// Opens what data.kind names. Records fill these tensors, in this order:
-///   text, tokens        tokens, targets: int64 [context]; record i is the file's bytes or tokens
+///   text, token files   tokens, targets: int64 [context]; record i is the file's bytes or tokens
 ///                       [i*context, i*context + context + 1)
 ///   walk                the same, generated: a random byte, then steps of 0..4 modulo vocab; 2^40
 ///                       records for training, further ones held out
@@ -81,9 +81,9 @@ struct DataGroup {
 ///                       for every class
 ///   clicks              numbers, categories, targets: float [1]; generated from a known truth
 ///                       (data/tables/generated.cc)
-///   idx, images, numpy  images or features: float, scaled as data.scale says; targets: int64 []
-///                       (numpy floats: float)
-///   csv, jsonl          numbers (or features) [and categories], targets: as data.columns say
+///   images and arrays   images or features: float, scaled as data.scale says; targets: int64 [],
+///                       or float [outputs] where they are values
+///   tables              numbers (or features) [and categories], targets: as data.columns say
 /// data.path "kjv" is kjv.txt in the data folder ($TUTTI_DATA, else ./data). Throws Error naming
 /// the file if it is missing, not a file, empty, too short for one record, or changed while it
 /// was read, or has a byte that model.vocab does not have; also if a split leaves one part

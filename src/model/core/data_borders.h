@@ -14,11 +14,11 @@ namespace tutti {
 ///   gpt               "tokens" [B, context] int64
 ///   mlp, autoencoder  "features" [B, inputs] float
 ///   cnn               "images" [B, channels, height, width] float
-///   script            "features" for csv, jsonl and points, "images" for all other data
+///   script            "images" of data that can give them, else "features"
 ///   wide-deep         "numbers" [B, n] float, "categories" [B, m] int64; n and m come from
 ///                     data.columns or from what is generated
-///   targets           "targets": gpt [B, context] int64; cross-entropy, distill and autoencoder
-///                     [B] int64; other losses [B, outputs] float
+///   targets           "targets": gpt [B, context] int64; losses of classes and autoencoder
+///                     [B] int64; losses of values [B, outputs] float
 ///   mixup             "other_targets" like targets, "mix" [B] float: the weight of other_targets
 ///                     (0 in evaluation)
 /// A target of -1, or NaN where targets are floats, means that there is none: the loss and the

@@ -2,21 +2,14 @@
 // functions of small numbers; what the cells mean in instructions is plan/make/rank_program.cc's
 // business.
 //
-//   P stages; v chunks per stage (interleaved: any number; zbv: 2; others: 1); m micro-batches
-//   chunk k of all P*v is on stage k mod P (zbv: k for k < P, 2P-1-k after that)
+//   P stages; v chunks per stage, as the schedule's row says; m micro-batches
+//   chunk k of all P*v is on stage k mod P; where chunks return (PipelinePart::returns), on stage k
+//   for k < P and 2P-1-k after that
 //
-// Backward is one cell, except with zero-bubble and zbv: there it is its input part and, later, its
-// weight part (B and W in the papers). Per chunk, forwards, weight parts and whole backwards come
-// in the order of the micro-batches in every schedule.
-//
-//   schedule     activations that stage s keeps,    idle share (the bubble), if a forward costs as
-//                in chunks, at most                 much as each part of a backward
-//   gpipe        m                                  (P-1) / (m+P-1)
-//   1f1b         P-s                                (P-1) / (m+P-1)
-//   interleaved  (v-1)P + 2(P-1-s) + 1              (P-1) / (vm+P-1), m a multiple of P
-//   zero-bubble  P: what 1f1b's first stage keeps   (P-1) / (3m+P-1), m >= P
-//   zbv          2P half as large: the same again   0, from a stage's first cell to its last,
-//                                                   m >= 2P-1
+// Backward is one cell or, where the schedule splits it, its input part and, later, its weight part
+// (B and W in the papers). Per chunk, forwards, weight parts and whole backwards come in the order
+// of the micro-batches in every schedule. docs/parallelism.md has a table of what each schedule
+// keeps, how long it idles and which m it is made for.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +42,8 @@ int stage_of(const std::string& schedule, int stages, int chunk);
 /// The same for callers that ask about many chunks and look the schedule up once.
 int stage_of(const PipelinePart& schedule, int stages, int chunk);
 /// The cells of every stage in their order, as published. If there are fewer micro-batches than a
-/// schedule wants (the table above), or a number that P does not divide, those that do not exist
-/// are left out of the order for the next number that suits.
+/// schedule wants (docs/parallelism.md), or a number that P does not divide, those that do not
+/// exist are left out of the order for the next number that suits.
 std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int stages, int chunks,
                                              int micro_batches);
 
