@@ -17,6 +17,7 @@
 #include "base/philox.h"
 #include "base/processor.h"
 #include "config/enum_text.h"
+#include "config/isa.h"
 #include "model/core/runner.h"
 #include "model/gpt/gpt.h"
 #include "tensor/matmul.h"

@@ -16,6 +16,7 @@
 
 #include "app/train_command.h"
 #include "base/error.h"
+#include "config/isa.h"
 #include "launch/local.h"
 #include "model/make_model.h"
 #include "tensor/kernels.h"
@@ -40,7 +41,7 @@ nlohmann::json memory_of(const Trainer& trainer) {
 void serve(const Job& job, RankContext& context) {
   Model model = make_model(job);
   Trainer trainer(job, model, context, "");
-  const Matmul& matmul = kernels(path_of(job.numerics.isa), job.numerics.matmul).matmul;
+  const Matmul& matmul = kernels(path_of(job.layout), job.numerics.matmul).matmul;
   double flops =
       trainer.shape().flops() * batch_of(job.train).lanes * batch_of(job.train).micro_batches;
   while (true) {

@@ -25,6 +25,8 @@ TRAININGS = {  # name: steps of a block, job and settings
     "gpt-bench, tcp": (1, ["gpt-bench", "layout.ranks=2", "layout.transport=tcp"]),
     "batch 2, context 64, tcp": (10, ["gpt-bench", "layout.ranks=2", "layout.transport=tcp", *SMALL]),
     "fashion-cnn": (30, ["fashion-cnn", "layout.ranks=2"]),
+    "fashion-mlp": (100, ["fashion-mlp", "layout.ranks=2"]),
+    "wide-deep": (30, ["wide-deep", "layout.ranks=2"]),
 }
 GPU_TRAININGS = {  # name: steps of a block, settings of gpt2-124m
     "gpt2-124m, B=32": (10, ["train.micro_batch_size=32"]),

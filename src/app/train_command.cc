@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/stop_signals.h"
 #include "base/text/terminal.h"
+#include "config/isa.h"
 #include "device/library.h"
 #include "grid/layout_name.h"
 #include "infer/add_inference.h"
@@ -58,13 +59,17 @@ void print_header(const Prepared& prepared) {
   const Job& job = prepared.job;
   const TrainConfig& t = job.train;
   const LayoutConfig& l = job.layout;
-  say("job     {}: {} steps of {} lanes x {} x {}, {}, seed {}, {} {}, {} matmul\n", job.name,
-      t.steps, t.lanes, t.micro_batches, t.micro_batch_size, t.optimizer, t.seed,
-      job.numerics.precision, job.numerics.isa, job.numerics.matmul);
+  say("job     {}: {} steps of {} lanes x {} x {}, {}, seed {}, {}, {} matmul\n", job.name, t.steps,
+      t.lanes, t.micro_batches, t.micro_batch_size, t.optimizer, t.seed, job.numerics.precision,
+      job.numerics.matmul);
   say("layout  {} {} rank{}{}, {}{}, overlap {}, fold {}\n", l.ranks, l.workers,
       l.ranks == 1 ? "" : "s", layout_suffix(l), l.transport,
       l.hosts > 1 ? fmt::format(", {} hosts", l.hosts) : "", l.overlap ? "on" : "off", l.fold);
   print_device(job, prepared.machine);
+  if (job.numerics.device == DeviceKind::kCpu && prepared.machine.path > CodePath::kAvx2)
+    say("notice  this processor has no AVX2: its kernels are those for any processor, which are "
+        "several times slower\n");
+  for (const std::string& note : job.notes) say("notice  {}\n", note);
   for (const std::string& change : prepared.changes)
     say("notice  {}: from here on the bits differ from those of a run without this change\n",
         change);
@@ -85,13 +90,13 @@ Job job_on_host(const std::string& run) {
   const Machine machine = this_machine();
   forget_idle_keys(job, machine);
   resolve(job, machine, model_rules());
-  choose_library_isa(path_of(job.numerics.isa));
+  choose_library_isa();
   return job;
 }
 
 Prepared prepare(const TrainArguments& arguments) {
   Prepared prepared = settle(arguments);
-  choose_library_isa(path_of(prepared.job.numerics.isa));
+  choose_library_isa();
   return prepared;
 }
 

@@ -3,13 +3,29 @@
 // without our knowing.
 #pragma once
 
+#if defined(__x86_64__)
 #include <immintrin.h>
+#endif
+
+#include <cstdint>
 
 namespace tutti {
 
-inline constexpr unsigned kFlushDenormals = 0x8040;  // FTZ | DAZ
+#if defined(__x86_64__)
+inline constexpr uint64_t kFlushDenormals = 0x8040;  // MXCSR: FTZ | DAZ
+inline uint64_t fp_control() { return _mm_getcsr(); }
+inline void set_fp_control(uint64_t value) { _mm_setcsr(static_cast<unsigned>(value)); }
+#else
+inline constexpr uint64_t kFlushDenormals = uint64_t{1} << 24;  // FPCR: FZ
+inline uint64_t fp_control() {
+  uint64_t value;
+  asm volatile("mrs %0, fpcr" : "=r"(value));
+  return value;
+}
+inline void set_fp_control(uint64_t value) { asm volatile("msr fpcr, %0" : : "r"(value)); }
+#endif
 
-inline void set_fp_mode() { _mm_setcsr(_mm_getcsr() | kFlushDenormals); }
-inline bool fp_mode_is_set() { return (_mm_getcsr() & kFlushDenormals) == kFlushDenormals; }
+inline void set_fp_mode() { set_fp_control(fp_control() | kFlushDenormals); }
+inline bool fp_mode_is_set() { return (fp_control() & kFlushDenormals) == kFlushDenormals; }
 
 }  // namespace tutti

@@ -162,10 +162,10 @@ inline constexpr EnumName<Isa> kNamesOf<Isa>[] = {{Isa::kAuto, "auto"},
                                                   {Isa::kAvx2, "avx2"},
                                                   {Isa::kAvx512, "avx512"}};
 
-enum class MatmulKind { kAuto, kMkl, kOwn };
+enum class MatmulKind { kOwn, kMkl };
 template <>
-inline constexpr EnumName<MatmulKind> kNamesOf<MatmulKind>[] = {
-    {MatmulKind::kAuto, "auto"}, {MatmulKind::kMkl, "mkl"}, {MatmulKind::kOwn, "own"}};
+inline constexpr EnumName<MatmulKind> kNamesOf<MatmulKind>[] = {{MatmulKind::kOwn, "own"},
+                                                                {MatmulKind::kMkl, "mkl"}};
 
 // ---- [layout]
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/code_path.h"
 #include "config/enum_text.h"
 #include "config/enums.h"
 #include "config/plan_keys.h"
@@ -136,7 +137,6 @@ struct NumericsConfig {
   int64_t scale_growth;  // float16: steps without a skipped one before the scale doubles
   SumOrder order;
   ReduceKind reduce;
-  Isa isa;
   MatmulKind matmul;
 };
 
@@ -152,6 +152,7 @@ struct LayoutConfig : PlanKeys {
   // "blocks.2,blocks.4": where the pipeline's chunks begin; empty: by cost
   std::string cut;
   std::string offload_folder;
+  std::string isa;  // of all ranks, or "avx512,avx2": one for each (config/isa.h)
   int64_t ranks = 0, tensor = 0, pipeline = 0, port = 0, connections = 0;
   int64_t shards = 0;     // ZeRO: over how many data ranks state is sliced; 0: all
   double timeout = 0;     // seconds
@@ -189,6 +190,8 @@ struct Job {
   LayoutConfig layout{};
   /// Where each key's value came from, by "section.key". A key that a program has set has no entry.
   std::map<std::string, Origin> origin;
+  /// What whoever runs the job should know of how it was read.
+  std::vector<std::string> notes{};
   /// The origin of a key; kDefault if it has no entry.
   Origin origin_of(const std::string& key) const {
     const auto found = origin.find(key);
@@ -225,8 +228,7 @@ struct Gpu {
 
 struct Machine {
   int cores = 1;
-  bool avx512 = false, avx2 = false;
-  bool amd = false;         // made by AMD
+  CodePath path = CodePath::kPortable;  // the fastest of this processor
   std::vector<Gpu> gpus{};  // those that can be used; rank r is on GPU r mod their number
   // why there are none and what mends it: "this host has no NVIDIA driver; run on a GPU host"
   std::string no_gpu{};
@@ -234,8 +236,8 @@ struct Machine {
 
 struct ModelRules;
 
-/// Resolves `auto` values once, from what this process may use: device, ranks, isa, matmul,
-/// transport, fold. Their origin is kResolved. Then checks what needs all values: a batch that
+/// Resolves `auto` values once, from what this process may use: device, ranks, transport,
+/// fold. Their origin is kResolved. Then checks what needs all values: a batch that
 /// cannot be cut as asked, ranks that make up no mesh or more data ranks than lanes, a device that
 /// is not there. Throws ConfigError. Whoever makes no model hands in no rules: `{}`.
 void resolve(Job& job, const Machine& machine, const ModelRules& rules);
@@ -245,8 +247,8 @@ void resolve(Job& job, const Machine& machine, const ModelRules& rules);
 /// stays, and is refused. A sample that the run's model cannot write was no reason to refuse it at
 /// its beginning, and is none now.
 void forget_idle_keys(Job& job, const Machine& machine);
-/// Cores by affinity and the quotas of control groups (config/machine.h), and the ISA and maker of
-/// this processor. Its GPUs are not looked for: add_gpus (device/library.h) does.
+/// Cores by affinity and the quotas of control groups (config/machine.h), and the fastest code path
+/// of this processor. Its GPUs are not looked for: add_gpus (device/library.h) does.
 Machine this_machine();
 
 /// The complete job as TOML, a line per key with its origin as a comment (`explain`), or bare

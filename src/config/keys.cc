@@ -474,11 +474,8 @@ void add_numerics(std::vector<Key>& keys) {
            "gradients are summed per lane first, or over the lanes after each micro-batch");
   rows.add(&C::reduce, "reduce", ReduceKind::kExact,
            "`exact`: the fixed tree; `ring`: the bits depend on the number of ranks");
-  rows.add(&C::isa, "isa", Isa::kAuto,
-           "class of instructions; resolved once: the widest of this processor");
-  rows.add(&C::matmul, "matmul", MatmulKind::kAuto,
-           "gpt: by MKL or by own kernels; resolved once: own on AMD processors with AVX-512, "
-           "which MKL does not use");
+  rows.add(&C::matmul, "matmul", MatmulKind::kOwn,
+           "on a CPU: `own` kernels, with the same bits on every processor, or MKL's");
 }
 
 // When keys of the layout say nothing.
@@ -536,6 +533,12 @@ void add_layout(std::vector<Key>& keys) {
   rows.add(&C::transport, "transport", "auto",
            "what carries the bytes; `auto`: shm, inproc between threads, nccl between GPUs")
       .one_of(with_auto(names_of<TransportPart>()));
+  rows.add(
+          &C::isa, "isa", "auto",
+          "the instructions that kernels use on a CPU: `avx512`, `avx2`, `portable` (any "
+          "processor's), or one of them for each rank (`avx512,avx2`); `auto`: the fastest of each "
+          "host")
+      .named(", isa {}", ",{}");
   rows.add(&C::timeout, "timeout", 30.0, "seconds of silence before a rank is given up")
       .range(0.1, 86400);
 

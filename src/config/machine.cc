@@ -170,12 +170,7 @@ int64_t tasks_by_cgroup(const std::string& root, const ControlGroups& groups) {
 Machine this_machine() {
   Machine machine;
   machine.cores = cores_by_cgroup(cores_by_affinity(), "", this_control_groups());
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  machine.amd = __builtin_cpu_is("amd");
-#endif
-  machine.avx2 = has_avx2();
-  machine.avx512 = has_avx512();
+  machine.path = fastest_path();
   return machine;
 }
 

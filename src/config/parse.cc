@@ -40,6 +40,14 @@ std::string unknown_builtin(const std::string& name) {
       .substr(2);
 }
 
+/// A key that stands in another section since it was first written.
+struct MovedKey {
+  std::string_view section, name, to, why;
+};
+constexpr MovedKey kMovedKeys[] = {
+    {"numerics", "isa", "layout", "it changes the speed, not the result"},
+};
+
 /// What is being built, and all that is wrong with it so far.
 struct Parse {
   Job job;
@@ -50,6 +58,9 @@ struct Parse {
   void read_entry(const TomlEntry& entry, const std::string& source, bool builtin, int depth);
   void read_top(const TomlEntry& entry, const std::string& place, int depth);
   void read_setting(const Setting& setting);
+  /// The section that a key is in now; a note where that is another one.
+  std::string section_of(const std::string& section, const std::string& name,
+                         const std::string& place);
   /// True of a key or a section that is still to come: there is nothing else to say of it.
   bool refuse_later(const std::string& section, const std::string& name,
                     const std::optional<Value>& value, const std::string& place);
@@ -95,8 +106,22 @@ void Parse::read_file(std::string_view text, const std::string& source, bool bui
   for (const auto& entry : entries) read_entry(entry, source, builtin, depth);
 }
 
-void Parse::read_entry(const TomlEntry& entry, const std::string& source, bool builtin, int depth) {
-  const std::string place = fmt::format("{}:{}", source, entry.line);
+std::string Parse::section_of(const std::string& section, const std::string& name,
+                              const std::string& place) {
+  for (const MovedKey& moved : kMovedKeys) {
+    if (moved.section != section || moved.name != name) continue;
+    job.notes.push_back(
+        fmt::format("{}: {}.{} is {}.{} now: {}", place, section, name, moved.to, name, moved.why));
+    return std::string(moved.to);
+  }
+  return section;
+}
+
+void Parse::read_entry(const TomlEntry& written, const std::string& source, bool builtin,
+                       int depth) {
+  const std::string place = fmt::format("{}:{}", source, written.line);
+  TomlEntry entry = written;
+  entry.section = section_of(entry.section, entry.key, place);
   const auto is_section = [](const std::string& name) {
     return std::any_of(sections().begin(), sections().end(),
                        [&](const auto& section) { return section.name == name; });
@@ -171,8 +196,9 @@ void Parse::read_top(const TomlEntry& entry, const std::string& place, int depth
 void Parse::read_setting(const Setting& setting) {
   const std::string place = fmt::format("--set {}={}", setting.key, setting.value);
   const size_t dot = setting.key.find('.');
-  const std::string section = dot == std::string::npos ? "" : setting.key.substr(0, dot);
   const std::string name = dot == std::string::npos ? setting.key : setting.key.substr(dot + 1);
+  const std::string section =
+      section_of(dot == std::string::npos ? "" : setting.key.substr(0, dot), name, place);
   const auto entry = read_toml_value(setting.value);
   if (refuse_later(section, name, entry ? entry->value : std::nullopt, place)) return;
 

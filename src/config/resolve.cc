@@ -113,9 +113,6 @@ void resolve(Job& job, const Machine& machine, const ModelRules& rules) {
   settle("train.baseline", job.train.baseline, BaselineKind::kAuto, baseline_offered(job));
   settle("layout.fold", job.layout.fold, FoldKind::kAuto, FoldKind::kLocal);
   settle("layout.zero", job.layout.zero, kAutomatic, automatic_zero(job));
-  settle("numerics.isa", job.numerics.isa, Isa::kAuto, machine.avx512 ? Isa::kAvx512 : Isa::kAvx2);
-  settle("numerics.matmul", job.numerics.matmul, MatmulKind::kAuto,
-         machine.amd && machine.avx512 ? MatmulKind::kOwn : MatmulKind::kMkl);
 
   if (auto faults = faults_of(job, machine, rules); !faults.empty())
     throw ConfigError(std::move(faults));

@@ -5,12 +5,11 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "tensor/kernels.h"
 
 namespace tutti {
 
-Updater::Updater(const Job& job, const ModelShape& shape)
-    : name_(job.train.optimizer), optimizer_(make_optimizer(job.train, path_of(job.numerics.isa))) {
+Updater::Updater(const Job& job, const ModelShape& shape, CodePath path)
+    : name_(job.train.optimizer), optimizer_(make_optimizer(job.train, path)) {
   std::vector<std::string> faults;
   const std::vector<ParameterGroup> groups = parse_groups(job.train.groups, faults);
   if (!faults.empty()) throw ConfigError(std::move(faults));

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/processor.h"
 #include "config/check/parameter_groups.h"
 #include "device/state_kernels.h"
 #include "optim/optimizer.h"
@@ -24,7 +25,7 @@ struct GradientPiece {
 class Updater {
  public:
   /// Throws Error for a group that fits no parameter.
-  Updater(const Job& job, const ModelShape& shape);
+  Updater(const Job& job, const ModelShape& shape, CodePath path = fastest_path());
   std::vector<std::string> slots() const { return optimizer_->slots(); }
   /// The optimizer, as a device knows it.
   UpdateKind kind() const;

@@ -2,6 +2,7 @@
 #include "model/make_model.h"
 
 #include "base/error.h"
+#include "config/isa.h"
 #include "config/job_parts.h"
 #include "device/library.h"
 #include "model/adapt/script.h"
@@ -19,7 +20,7 @@ namespace {
 /// activations follows from the table of kernels.
 Model make_gpt(const Job& job) {
   if (job.numerics.device != DeviceKind::kCuda)
-    return make_gpt(job, kernels(path_of(job.numerics.isa), job.numerics.matmul));
+    return make_gpt(job, kernels(path_of(job.layout), job.numerics.matmul));
   const DeviceLibrary& library = device_library();
   switch (job.numerics.precision) {
     case Precision::kBfloat16:

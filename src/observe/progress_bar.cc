@@ -63,6 +63,8 @@ class Progress final : public EventSink {
                      short_count(e.at("parameters").get<double>()),
                      bytes_text(e.at("bytes_forecast").get<double>()),
                      e.at("startup_seconds").get<double>()));
+    if (e.value("by_libraries", false))
+      line("notice  libraries (MKL, torch) compute here: the bits follow the kind of processor");
     header_ = true;
   }
 

@@ -41,23 +41,8 @@ struct Tables {
 
 }  // namespace
 
-CodePath path_of(Isa isa) {
-  switch (isa) {
-    case Isa::kAvx512:
-      return CodePath::kAvx512;
-    case Isa::kAvx2:
-      return CodePath::kAvx2;
-    case Isa::kPortable:
-      return can_run(CodePath::kFma) ? CodePath::kFma : CodePath::kPortable;
-    case Isa::kAuto:
-      break;
-  }
-  return fastest_path();
-}
-
 const Kernels& kernels(CodePath path, MatmulKind matmul) {
   static const Tables tables;
-  TUTTI_CHECK(matmul != MatmulKind::kAuto, "kernels of a job that is not resolved");
   TUTTI_CHECK(can_run(path), "this processor cannot run the kernels that were asked for");
   return on_path(matmul == MatmulKind::kMkl ? tables.mkl : tables.own, path);
 }

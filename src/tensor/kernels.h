@@ -222,7 +222,5 @@ std::vector<float> rotary_table(int64_t length, int64_t dim, double base);
 
 /// The table of a code path, which the processor must be able to run, with these matmuls.
 const Kernels& kernels(CodePath path, MatmulKind matmul = MatmulKind::kOwn);
-/// That of a job's `layout.isa`: kAuto is the fastest of this processor.
-CodePath path_of(Isa isa);
 
 }  // namespace tutti

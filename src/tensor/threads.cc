@@ -13,6 +13,7 @@
 #include "base/fp_mode.h"
 #include "base/hash.h"
 #include "base/philox.h"
+#include "base/processor.h"
 
 namespace tutti {
 
@@ -24,7 +25,7 @@ void prepare_compute_thread(int threads) {
   TUTTI_CHECK(fp_mode_is_set(), "flush-to-zero cannot be set on this thread");
 }
 
-std::string golden_digest() {
+std::string library_digest() {
   // The inputs are keyed draws, so they are equal on all processors; only the products can differ.
   PhiloxKey key{1, Purpose::kTest, 0, 0};
   uint64_t drawn = 0;
@@ -44,11 +45,18 @@ std::string golden_digest() {
   return hex(hash.finish()).substr(0, 16);
 }
 
-void choose_library_isa(CodePath path) {
-  const bool wide = path == CodePath::kAvx512;
-  ::setenv("MKL_CBWR", wide ? "AVX512" : "AVX2", 1);
-  ::setenv("ONEDNN_MAX_CPU_ISA", wide ? "AVX512_CORE" : "AVX2", 1);
-  ::setenv("ATEN_CPU_CAPABILITY", wide ? "avx512" : "avx2", 1);
+void choose_library_isa() {
+  struct Names {
+    const char *mkl, *onednn, *aten;
+  };
+  constexpr Names kNames[] = {{"AVX512", "AVX512_CORE", "avx512"},
+                              {"AVX2", "AVX2", "avx2"},
+                              {"COMPATIBLE", "SSE41", "default"},
+                              {"COMPATIBLE", "SSE41", "default"}};
+  const Names& names = on_path(kNames);
+  ::setenv("MKL_CBWR", names.mkl, 1);
+  ::setenv("ONEDNN_MAX_CPU_ISA", names.onednn, 1);
+  ::setenv("ATEN_CPU_CAPABILITY", names.aten, 1);
 }
 
 }  // namespace tutti

@@ -170,9 +170,10 @@ void EpochRun::check_device_memory() {
   device_forecast_ = forecast;
 }
 
-/// All ranks must hold the same plan on the same kind of processor.
+/// All ranks must hold the same plan, and where libraries compute, run on the same kind of processor.
 void EpochRun::agree() {
-  std::string mine = fmt::format("plan {:016x} processor {}", plan_hash(plan()), golden_digest());
+  std::string mine = fmt::format("plan {:016x}", plan_hash(plan()));
+  if (by_libraries(job_, worker_.model)) mine += " processor " + library_digest();
   if (worker_.on_device()) mine += " device " + describe_kind(worker_.device->device->info());
   // Ranks come here when they have made their plans, which takes some longer than others.
   const std::vector<Card> cards =

@@ -1,4 +1,5 @@
 // What one rank of a run does from start to end.
+#include "config/isa.h"
 #include "config/timeout.h"
 #include "train/rank_task.h"
 #include "train/run_folder.h"
@@ -13,8 +14,9 @@ void train_rank(const RunOptions& options, const RankTask& task, RankContext& co
   const RunFolder folder{task.folder};
   RankDevice device = open_rank_device(options.job, context.rank);
   const bool fresh = task.checkpoint.empty();
-  Model model = options.prepare ? options.prepare(options.job, options.make_model, fresh)
-                                : options.make_model(options.job);
+  const Job own = on_rank(options.job, context.rank);
+  Model model =
+      options.prepare ? options.prepare(own, options.make_model, fresh) : options.make_model(own);
   Trainer trainer(options.job, model, context, task.checkpoint, options.partition, &device);
   // Ready together: who is asked to stop before this has touched no file of the run.
   context.rendezvous.exchange({}, context.while_working(timeout_of(options.job)));

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "config/isa.h"
 #include "config/job_parts.h"
 #include "data/text/tokenizer.h"
 #include "device/device_rate.h"
@@ -152,6 +153,7 @@ void Session::announce() {
                     {"tokens_per_step", batch_of(job_.train).samples() * model_.tokens_per_sample},
                     {"unit", model_.task == Task::kTokens ? "tok" : "samples"},
                     {"bytes_forecast", trainer_.forecast_bytes()},
+                    {"by_libraries", by_libraries(job_, model_)},
                     {"device_bytes_forecast", trainer_.device_share().bytes},
                     {"startup_seconds", seconds_since(origin_, context_.clock)}});
 
@@ -338,7 +340,7 @@ json Session::seconds_by_kind() const {
 /// The floating-point operations of the steps against what all ranks' matmuls reach at the same
 /// time.
 double Session::matmul_share() {
-  const Matmul& matmul = kernels(path_of(job_.numerics.isa), job_.numerics.matmul).matmul;
+  const Matmul& matmul = kernels(path_of(job_.layout, context_.rank), job_.numerics.matmul).matmul;
   const RunnerOptions options = trainer_.runner_options();
 
   // Ranks that share cores reach no more together than one on each core does.

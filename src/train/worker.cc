@@ -2,12 +2,14 @@
 // model.
 #include "train/worker.h"
 
+#include "config/isa.h"
 #include "config/timeout.h"
 #include "data/core/resample.h"
 #include "model/adapt/adaptor.h"
 #include "model/core/dry_run.h"
 #include "model/core/wiring.h"
 #include "tensor/threads.h"
+#include "train/golden.h"
 
 namespace tutti {
 
@@ -36,11 +38,17 @@ Worker::Worker(const Job& the_job, const Model& the_model, RankContext& the_cont
       batch(batch_of(job.train)),
       data(open_data(job, data_group(job, context))),
       shape(describe(model)),
-      updater(job, shape),
+      updater(job, shape, path_of(job.layout, context.rank)),
       order(make_order(job, *data.train)),
       progress(first_progress(job)) {
   prepare_compute_thread(1);
+  check_golden(path_of(job.layout, context.rank));
   if (job.layout.workers == Workers::kThread) check_thread_ranks(model);
+}
+
+bool by_libraries(const Job& job, const Model& model) {
+  return job.numerics.device == DeviceKind::kCpu &&
+         (job.numerics.matmul == MatmulKind::kMkl || by_torch(model));
 }
 
 void Worker::measure() {

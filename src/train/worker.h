@@ -50,4 +50,8 @@ struct Worker {
   bool measured_ = false;
 };
 
+/// Whether MKL or torch computes on the CPU: then the bits follow the kind of processor, since
+/// libraries have other kernels for each.
+bool by_libraries(const Job& job, const Model& model);
+
 }  // namespace tutti

@@ -219,7 +219,7 @@ TEST_F(Commands, ExplainNamesEveryValueAndWhereItCameFrom) {
   EXPECT_NE(line("seed").find("7"), std::string::npos) << line("seed");
   EXPECT_NE(line("seed").find("--set"), std::string::npos) << line("seed");
   EXPECT_NE(line("beta1").find("default"), std::string::npos) << line("beta1");
-  EXPECT_NE(line("isa").find("resolved"), std::string::npos) << line("isa");
+  EXPECT_NE(line("transport").find("resolved"), std::string::npos) << line("transport");
   const std::string explained = folder_.write("explained.toml", text);
   const std::string said =
       output(Arguments{"train", explained, "--steps", "1", "--out", run_} + data_);

@@ -174,12 +174,20 @@ inline Arguments draw_training(Draw& draw) {
   if (part.nesterov) s.push_back("train.nesterov=" + draw.of({"true", "false"}));
   if (draw.one_in(3)) s.push_back("train.groups=[\"*weight weight_decay=0 lr=0.5\"]");
   if (draw.one_in(3)) s.push_back("numerics.order=micro");
-  if (draw.one_in(4)) s.push_back("numerics.isa=avx2");
   s.push_back("numerics.matmul=" + draw.of({"own", "mkl"}));
   if (draw.one_in(6)) s.push_back("model.autograd=true");
   if (draw.one_in(5)) s.push_back("loss.label_smoothing=0.1");
   if (draw.one_in(6)) s.push_back("train.keep_best=true");
   return s;
+}
+
+/// One path for all ranks or one for each, of those that every processor with AVX2 has.
+inline std::string draw_isa(Draw& draw, int ranks) {
+  if (!draw.one_in(3)) return "auto";
+  std::string all = draw.of({"portable", "avx2"});
+  if (draw.one_in(2))
+    for (int r = 1; r < ranks; ++r) all += "," + draw.of({"auto", "portable", "avx2"});
+  return all;
 }
 
 /// Every key of a layout, so that one replaces another whole when a run goes on with it.
@@ -209,6 +217,7 @@ inline Arguments draw_layout(Draw& draw) {
       fmt::format("layout.hosts={}", draw.of({1, 1, 2, ranks})),
       "layout.partition=" + draw.of({"lanes", "lanes", "even", "round-robin", "hash", "feature"}),
       "layout.workers=" + std::string(threads ? "thread" : "process"),
+      "layout.isa=" + draw_isa(draw, ranks),
       "layout.transport=" + (threads ? draw.of({"inproc", "tcp"}) : draw.of({"shm", "tcp"}))};
 }
 

@@ -9,6 +9,7 @@
 
 #include "app/command_line.h"
 #include "base/error.h"
+#include "base/processor.h"
 #include "config/job.h"
 
 namespace tutti {
@@ -221,11 +222,7 @@ CommandLine::CommandLine(int argc, char** argv, const std::function<std::string(
 std::string CommandLine::help(const std::string& about) const { return help_of(app_, about); }
 
 std::string version_text(const std::string& build) {
-  const Machine machine = this_machine();
-  return fmt::format("tutti {}, LibTorch {}, {}", build, TORCH_VERSION,
-                     machine.avx512 ? "avx512"
-                     : machine.avx2 ? "avx2"
-                                    : "no AVX2");
+  return fmt::format("tutti {}, LibTorch {}, {}", build, TORCH_VERSION, name_of(fastest_path()));
 }
 
 }  // namespace tutti

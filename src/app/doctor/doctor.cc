@@ -13,6 +13,7 @@
 #include "app/doctor/doctor_gpu.h"
 #include "app/doctor/doctor_host.h"
 #include "base/bytes.h"
+#include "base/processor.h"
 #include "device/library.h"
 
 namespace tutti {
@@ -51,9 +52,9 @@ Missing missing_of(const std::string& sentence) {
 }
 
 void find_missing_host(const HostReport& host, std::vector<Missing>& missing) {
-  if (!host.avx2)
-    missing.push_back(
-        {"this processor has no AVX2", "run on an x86-64 processor made since 2013", true});
+  if (host.path > CodePath::kAvx2)
+    missing.push_back({"this processor has no AVX2",
+                       "its kernels are slow; x86-64 processors made since 2013 have it"});
 
   // Another LibTorch may well work, so it is told and stops nothing.
   if (!host.torch_version.empty() && !host.torch_version.starts_with(host.torch_built)) {
@@ -126,17 +127,14 @@ std::string limit_text(int64_t limit) { return limit < 0 ? "no limit" : bytes_te
 void print_host(const HostReport& host) {
   row("processor", host.processor.empty() ? "unknown" : host.processor);
   row("", fmt::format("{}; {}", cores_text(host),
-                      host.avx512 ? "AVX2 and AVX-512"
-                      : host.avx2 ? "AVX2, no AVX-512"
-                                  : "neither AVX2 nor AVX-512"));
+                      host.path == CodePath::kAvx512 ? "AVX2 and AVX-512"
+                      : host.path == CodePath::kAvx2 ? "AVX2, no AVX-512"
+                                                     : "neither AVX2 nor AVX-512"));
 
   // Rates are there if they could be measured.
   if (host.matmul_flops > 0) {
-    row("",
-        fmt::format("matmul {} per core ({} kernels), memory {} by all cores (read and written)",
-                    rate_text(host.matmul_flops, "FLOP"),
-                    host.matmul == MatmulKind::kOwn ? "Tutti's" : "MKL's",
-                    rate_text(host.copy_bytes, "B")));
+    row("", fmt::format("matmul {} per core, memory {} by all cores (read and written)",
+                        rate_text(host.matmul_flops, "FLOP"), rate_text(host.copy_bytes, "B")));
   }
 
   // Memory and disk: what there is, and what this process may use of it.
@@ -210,9 +208,7 @@ nlohmann::ordered_json host_json(const HostReport& host) {
           {"cores_online", host.cores_online},
           {"cores_by_affinity", host.cores_by_affinity},
           {"cores", host.cores},
-          {"avx2", host.avx2},
-          {"avx512", host.avx512},
-          {"matmul", name_of(host.matmul)},
+          {"isa", name_of(host.path)},
           {"matmul_flops", host.matmul_flops},
           {"copy_bytes_per_second", host.copy_bytes},
           {"memory_bytes", host.memory},

@@ -101,9 +101,7 @@ HostReport look_at_host() {
   report.cores_by_affinity = cores_by_affinity();
   const Machine machine = this_machine();
   report.cores = machine.cores;
-  report.avx2 = machine.avx2;
-  report.avx512 = machine.avx512;
-  report.matmul = machine.amd && machine.avx512 ? MatmulKind::kOwn : MatmulKind::kMkl;
+  report.path = machine.path;
 
   // A container may see all of the machine's memory and be allowed less.
   report.memory = kib_of("MemTotal");
@@ -137,11 +135,10 @@ HostReport look_at_host() {
 }
 
 void measure_host(HostReport& report) {
-  if (!report.avx2) return;  // nothing to measure with
-  choose_library_isa(fastest_path());
+  choose_library_isa();
   prepare_compute_thread(1);
   SystemClock clock;
-  const Matmul& matmul = kernels(fastest_path(), report.matmul).matmul;
+  const Matmul& matmul = kernels(fastest_path()).matmul;
   report.matmul_flops = matmul_gflops(matmul, clock) * 1e9;
   report.copy_bytes =
       copy_rate(report.cores, std::min(report.memory_available, report.memory_limit));

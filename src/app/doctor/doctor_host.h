@@ -4,16 +4,16 @@
 #include <cstdint>
 #include <string>
 
-#include "config/enums.h"
+#include "base/code_path.h"
 
 namespace tutti {
 
 struct HostReport {
   std::string processor;                                   ///< its name
   int cores_online = 1, cores_by_affinity = 1, cores = 1;  ///< cores: this process may use
-  bool avx2 = false, avx512 = false;
-  int64_t memory = 0, memory_available = 0;  ///< bytes
-  int64_t memory_limit = 0;                  ///< of control groups; = memory: none
+  CodePath path = CodePath::kPortable;                     ///< the fastest
+  int64_t memory = 0, memory_available = 0;                ///< bytes
+  int64_t memory_limit = 0;                                ///< of control groups; = memory: none
   /// what the installed one calls itself; empty: it does not say
   std::string torch_version;
   std::string torch_built;  ///< what this command was built with
@@ -23,7 +23,6 @@ struct HostReport {
   bool runs_writable = false;
   int64_t shm_size = 0;                       ///< of /dev/shm; 0: there is none
   int64_t open_files = 0, locked_memory = 0;  ///< limits of this process; -1: none
-  MatmulKind matmul = MatmulKind::kAuto;      ///< what jobs get here
   double matmul_flops = 0;                    ///< a core's, per second
   double copy_bytes = 0;                      ///< read and written by all cores, per second
 };

@@ -251,14 +251,13 @@ void print(const Calibration& c) {
 
 int calibrate_command(const std::string& out) {
   const Machine machine = this_machine();
-  if (!machine.avx2) throw Error("this processor has no AVX2, which Tutti's kernels need");
   const std::string path = out.empty() ? calibration_path() : out;
   std::error_code error;
   const std::string folder = std::filesystem::path(path).parent_path().string();
   if (out.empty()) std::filesystem::create_directories(folder, error);
   if (error) throw Error(fmt::format("cannot make {}: {}", folder, error.message()));
   refuse_bad_output(path);
-  choose_library_isa(fastest_path());
+  choose_library_isa();
   Calibration c = default_calibration(DeviceKind::kCpu, machine.cores);
   c.source = path;
   c.measured = true;
@@ -271,10 +270,7 @@ int calibrate_command(const std::string& out) {
         c.transports[kind] = measure_transport(kind);
       }
   prepare_compute_thread(1);
-  c.matmul = matmul_rates(
-      machine.cores,
-      kernels(fastest_path(), machine.amd && machine.avx512 ? MatmulKind::kOwn : MatmulKind::kMkl)
-          .matmul);
+  c.matmul = matmul_rates(machine.cores, kernels(fastest_path()).matmul);
   constexpr double kBytes = kFloats * sizeof(float);
   c.copy = rates_of(machine.cores, 2 * kBytes, copying);
   c.fold = rates_of(machine.cores, 3 * kBytes, folding);

@@ -20,6 +20,7 @@
 #include "base/text/lists.h"
 #include "base/text/seconds.h"
 #include "base/text/terminal.h"
+#include "config/isa.h"
 #include "config/job_parts.h"
 #include "config/schema.h"
 #include "config/value.h"
@@ -284,7 +285,7 @@ Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool 
   Question question{plan_job(arguments, elsewhere), {}, {}};
   const Planned& planned = question.planned;
   const Job& job = planned.job;
-  choose_library_isa(path_of(job.numerics.isa));
+  choose_library_isa();
   prepare_compute_thread(1);
   const RankDevice device = planned.elsewhere() ? RankDevice() : open_rank_device(job, 0);
   const Model model = prepared_model(planned.described(), make_model, /*fresh=*/false);

@@ -3,12 +3,15 @@
 #include "app/layouts/verify_layouts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <span>
 
 #include "base/error.h"
+#include "base/processor.h"
 #include "config/check/faults.h"
+#include "config/isa.h"
 #include "config/job_parts.h"
 #include "model/core/wiring.h"
 #include "model/rules/rules.h"
@@ -23,6 +26,10 @@ namespace {
 /// How ranks of a row are connected: as they are if nobody says it, or by messages alone.
 enum class Connected { kPlainly, kByMessages };
 
+/// What the kernels of a row's ranks use: what they would, any processor's code, or each rank
+/// another of those that this processor can run.
+enum class Instructions { kFastest, kAnyProcessors, kMixed };
+
 struct Row {
   int64_t ranks = 1;
   Workers workers = Workers::kProcess;
@@ -32,8 +39,10 @@ struct Row {
   FoldKind fold = FoldKind::kLocal;
   PartitionKind partition = PartitionKind::kLanes;
   bool graph = true, prefetch = true;
+  Instructions instructions = Instructions::kFastest;
 };
 
+using enum Instructions;
 using enum Workers;
 using enum FoldKind;
 using enum PartitionKind;
@@ -64,6 +73,9 @@ constexpr Row kHostRows[] = {
     {.ranks = 2, .partition = kRoundRobin},
     {.ranks = 3, .connected = kByMessages, .partition = kHash},
     {.ranks = 4, .workers = kThread, .partition = kEven},
+    {.ranks = 1, .instructions = kAnyProcessors},
+    {.ranks = 3, .instructions = kMixed},
+    {.ranks = 4, .connected = kByMessages, .instructions = kMixed},
 };
 
 // Ranks that are more than the GPUs share them. The first row comes twice: a run repeats itself.
@@ -89,6 +101,15 @@ std::string transport_of(Connected connected, bool gpu, Workers workers) {
       [&](const TransportPart& part) { return connects(part, workers) && !part.windows; }));
 }
 
+/// "avx512,avx2,portable,avx512" for 4 ranks of a processor that has all of them.
+std::string mixed_isa(int64_t ranks) {
+  std::vector<std::string_view> can, of_ranks;
+  for (const Isa isa : {Isa::kAvx512, Isa::kAvx2, Isa::kPortable})
+    if (missing_isa(isa, fastest_path()).empty()) can.push_back(name_of(isa));
+  for (int64_t r = 0; r < ranks; ++r) of_ranks.push_back(can[static_cast<size_t>(r) % can.size()]);
+  return fmt::format("{}", fmt::join(of_ranks, ","));
+}
+
 LayoutConfig layout_of(LayoutConfig layout, const Row& row, bool gpu) {
   layout.ranks = row.ranks;
   layout.workers = row.workers;
@@ -100,6 +121,9 @@ LayoutConfig layout_of(LayoutConfig layout, const Row& row, bool gpu) {
   layout.graph = row.graph;
   layout.prefetch = row.prefetch;
   layout.zero = 0;
+  layout.isa = row.instructions == kMixed           ? mixed_isa(row.ranks)
+               : row.instructions == kAnyProcessors ? std::string(name_of(Isa::kPortable))
+                                                    : std::string(name_of(Isa::kAuto));
   return layout;
 }
 
@@ -127,7 +151,7 @@ class Sweep {
         device_(job.numerics.device == DeviceKind::kCuda),
         cut_(model_part(job).second_stage) {
     base_.hosts = 1, base_.partition = PartitionKind::kLanes, base_.fold = FoldKind::kLocal,
-    base_.zero = 0;
+    base_.zero = 0, base_.isa = name_of(Isa::kAuto);
   }
 
   std::vector<LayoutConfig> run() {

@@ -37,11 +37,32 @@ inline void store(float* p, F x, M m) {
     if (m[l] != 0) p[l] = x[l];
   }
 }
+/// A comparison's result, unknown to the compiler on ARM: LLVM makes `x < 0 ? 0 : x` the
+/// instruction for a maximum there, which makes -0 a +0.
+inline M compared(M m) {
+#if defined(__aarch64__)
+  using Half = int32_t __attribute__((vector_size(sizeof(M) / 2)));
+  Half halves[2];
+  std::memcpy(halves, &m, sizeof m);
+  asm("" : "+w"(halves[0]), "+w"(halves[1]));
+  std::memcpy(&m, halves, sizeof m);
+#endif
+  return m;
+}
 inline F select(M m, F x, F y) {
   return reinterpret_cast<F>((reinterpret_cast<M>(x) & m) | (reinterpret_cast<M>(y) & ~m));
 }
-inline F max(F a, F b) { return select(a > b, a, b); }
-inline F min(F a, F b) { return select(a < b, a, b); }
+/// Denormal numbers become zero, as they do in the instructions for a maximum and a minimum. The
+/// compiler does not know the factor, or it would leave the product out.
+inline F flushed(F x) {
+  uint32_t bits = 0x3F800000;
+  asm("" : "+r"(bits));
+  float one;
+  std::memcpy(&one, &bits, sizeof one);
+  return x * set(one);
+}
+inline F max(F a, F b) { return flushed(select(compared(a > b), a, b)); }
+inline F min(F a, F b) { return flushed(select(compared(a < b), a, b)); }
 inline F abs(F a) { return reinterpret_cast<F>(reinterpret_cast<I>(a) & 0x7FFFFFFFu); }
 inline F sqrt(F a) {
   for (int l = 0; l < kWidth; ++l) a[l] = __builtin_sqrtf(a[l]);
@@ -58,8 +79,8 @@ inline F round(F a) {
 inline F scale2(F a, F n) {
   return a * reinterpret_cast<F>((__builtin_convertvector(n, M) + 127) << 23);
 }
-inline M less(F a, F b) { return a < b; }
-inline M is_nan(F x) { return x != x; }
+inline M less(F a, F b) { return compared(a < b); }
+inline M is_nan(F x) { return compared(x != x); }
 
 #if defined(__FMA__) || defined(__aarch64__)
 inline F fma(F a, F b, F c) {

@@ -8,6 +8,7 @@
 
 #include "config/check/job_check.h"
 #include "config/check/parameter_groups.h"
+#include "config/isa.h"
 #include "config/job_parts.h"
 #include "config/model_rules.h"
 #include "config/schema.h"
@@ -278,14 +279,15 @@ void JobCheck::train() {
 }
 
 void JobCheck::numerics(const Machine& machine) {
-  const Isa isa = job_.numerics.isa;
-  if (!machine.avx2 && !machine.avx512) {
-    fault({"numerics.isa"},
-          "numerics.isa: this processor has neither AVX2 nor AVX-512; one of them is needed");
-  } else if (isa == Isa::kAvx512 && !machine.avx512) {
-    fault({"numerics.isa"},
-          "numerics.isa = \"avx512\" but this processor has no AVX-512 (f, bw, cd, dq, vl)");
-  }
+  // Ranks may be on other hosts, but one name is meant for this one, too.
+  std::vector<std::string> faults;
+  const std::vector<Isa> isas = parse_isa(job_.layout.isa, faults);
+  if (isas.size() > 1 && isas.size() != static_cast<size_t>(job_.layout.ranks))
+    faults.push_back(fmt::format("layout.isa names {} ranks, but layout.ranks = {}", isas.size(),
+                                 job_.layout.ranks));
+  if (isas.size() == 1) faults.push_back(missing_isa(isas.front(), machine.path));
+  for (const std::string& found : faults)
+    if (!found.empty()) fault({"layout.isa", "layout.ranks"}, found);
   if (job_.numerics.reduce == ReduceKind::kRing && job_.layout.fold == FoldKind::kRoot) {
     fault({"numerics.reduce", "layout.fold"},
           "layout.fold = \"root\" but numerics.reduce = \"ring\": a ring has no root that folds "

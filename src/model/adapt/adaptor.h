@@ -92,6 +92,7 @@ class AutogradSegment final : public Segment {
   std::vector<Border> outputs() const override { return spec_.outputs; }
   double flops() const override { return spec_.options.flops; }
   bool draws() const override { return spec_.options.draws; }
+  bool by_torch() const override { return true; }
   bool captures() const override {
     return spec_.options.captures && !spec_.options.draws && !spec_.buffers;
   }

@@ -2,6 +2,7 @@
 // and where the job asks for it.
 #include "model/cnn/cnn.h"
 
+#include "config/isa.h"
 #include "model/cnn/cnn_reference.h"
 #include "model/cnn/cnn_segments.h"
 #include "model/core/data_borders.h"
@@ -36,7 +37,7 @@ Model make_cnn(const Job& job) {
   if (job.model.autograd || job.numerics.device == DeviceKind::kCuda) {
     add_cnn_reference(plan, job, model);
   } else {
-    const CodePath path = path_of(job.numerics.isa);
+    const CodePath path = path_of(job.layout);
     const CnnTables tables{kernels(path, job.numerics.matmul), conv_kernels(path)};
     model.blocks.front().segments.push_back(make_cnn_stem(plan, model.data[0], tables));
     for (size_t i = 0; i < plan.blocks.size(); ++i)

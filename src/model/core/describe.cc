@@ -63,6 +63,13 @@ SegmentShape describe_segment(const Segment& segment, const SegmentWiring& wirin
 
 }  // namespace
 
+bool by_torch(const Model& model) {
+  for (const Block& block : model.blocks)
+    for (const auto& segment : block.segments)
+      if (segment->by_torch()) return true;
+  return false;
+}
+
 ModelShape describe(const Model& model) {
   if (const auto faults = model_faults(model); !faults.empty())
     throw Error(fmt::format("{}", fmt::join(faults, "\n")));

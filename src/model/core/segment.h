@@ -155,6 +155,8 @@ class Segment {
   virtual bool consumes(size_t /*input*/) const { return false; }
   /// Whether this is attention, which layout.recompute = "selective" computes again.
   virtual bool attention() const { return false; }
+  /// Whether torch's kernels make its results: on a CPU their bits follow the kind of processor.
+  virtual bool by_torch() const { return false; }
 };
 
 struct Block {
@@ -205,6 +207,9 @@ struct Model {
   /// could be wrong.
   std::function<void(std::span<const at::Tensor>)> check = {};
 };
+
+/// Whether any of its segments does.
+bool by_torch(const Model& model);
 
 /// Makes the sizes and offsets that the plan knows the model by. Parameters get names
 /// "<block>.<parameter>"; a block's shape lists only those it owns. Throws Error listing every

@@ -9,6 +9,7 @@
 #include <ATen/ops/rms_norm.h>
 
 #include "base/error.h"
+#include "config/isa.h"
 #include "model/adapt/adaptor.h"
 #include "model/core/activation.h"
 #include "model/core/dropout.h"
@@ -129,8 +130,8 @@ Block block_by_hand(const Job& job, std::string name, std::vector<Parameter> par
                     const DenseLayerConfig& config, const Border& in, const Border& out,
                     const std::vector<Border>& passed) {
   Block block{std::move(name), std::move(parameters), {}};
-  block.segments.push_back(make_dense_layer(
-      config, kernels(path_of(job.numerics.isa), job.numerics.matmul), in, out, passed));
+  block.segments.push_back(
+      make_dense_layer(config, kernels(path_of(job.layout), job.numerics.matmul), in, out, passed));
   return block;
 }
 

@@ -12,6 +12,7 @@
 #include <ATen/ops/tensor.h>
 
 #include "base/error.h"
+#include "config/isa.h"
 #include "config/job_parts.h"
 #include "model/adapt/adaptor.h"
 #include "model/core/data_borders.h"
@@ -128,9 +129,9 @@ Block head_block(const Job& job, const Model& model, const FieldRows& fields, co
   if (numbers > 0) parameters.push_back({"wide.numbers", {outputs, numbers}, zeros, ""});
   if (by_hand(job)) {
     Block block{"head", std::move(parameters), {}};
-    block.segments.push_back(
-        make_fields_head(fields, kernels(path_of(job.numerics.isa), job.numerics.matmul), in,
-                         model.data[0], model.data[1], out));
+    block.segments.push_back(make_fields_head(fields,
+                                              kernels(path_of(job.layout), job.numerics.matmul), in,
+                                              model.data[0], model.data[1], out));
     return block;
   }
   TensorFunction function = [starts = DeviceConstant(starts_of(fields)),

@@ -31,11 +31,9 @@ struct Scratch {
   float* delta;                                     // [length]
   int64_t floats = 0;                               // of all of it
 
-  Scratch(float* work, int64_t length_, int64_t dim_)
-      : length(length_),
-        dim(dim_),
-        padded(round_up(dim_, kWidth)),
-        cols(round_up(length_, kPanel)) {
+  Scratch(float* work, int64_t length_, int64_t dim_, int64_t vector = kWidth,
+          int64_t panel = kPanel)
+      : length(length_), dim(dim_), padded(round_up(dim_, vector)), cols(round_up(length_, panel)) {
     // Arrays begin on cache lines if `work` does.
     const auto take = [&](int64_t n) {
       float* at = work == nullptr ? nullptr : work + floats;
@@ -233,7 +231,7 @@ void attention_backward(const float* dout, const float* qkv, const float* out, c
 int64_t attention_work(const AttentionShape& shape) {
   // One size serves both, though their layouts differ: `forward` is what the Scratch of
   // attention.simd.cc takes and a tile's scores.
-  const Scratch backward(nullptr, shape.length, shape.dim);
+  const Scratch backward(nullptr, shape.length, shape.dim, kWidestVector, kWidestPanel);
   const int64_t forward =
       backward.cols * shape.dim + shape.length * backward.padded + kTileRows * backward.cols;
   return backward.floats > forward ? backward.floats : forward;

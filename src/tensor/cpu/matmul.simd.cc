@@ -297,9 +297,13 @@ void product(const float* a, const float* b, float* c, int64_t m, int64_t n, int
 
 int64_t matmul_work(int64_t m, int64_t n, int64_t k) {
   if (m == 0 || n == 0 || k == 0) return 0;
-  // A panel and the packed columns of a transposed A, or all of A for few rows.
-  const int64_t any = share(k, kDepth, kLine) * (share(n, kPanelCols, kStrip) + kWidth);
-  const int64_t few = few_rows(m, k) ? round_up(m, kStrip) * k : 0;
+  // A panel and the packed columns of a transposed A, or all of A for few rows: what the widest
+  // code path takes, or any.
+  constexpr int64_t kWidestStrip = 2 * kWidestVector;
+  const int64_t any =
+      share(k, kDepth, kLine) * (share(n, kPanelCols, kWidestStrip) + kWidestVector);
+  const int64_t padded = round_up(m, kWidestStrip) * k, most = kPanelCols * kDepth;
+  const int64_t few = m <= kFewRows ? least(padded, most) : 0;
   return any > few ? any : few;
 }
 

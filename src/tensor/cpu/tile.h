@@ -13,6 +13,10 @@ namespace tutti::TUTTI_ISA {
 constexpr int kTileRows = 6;
 constexpr int kTileVectors = kWidth == 16 ? 4 : 2;
 constexpr int kPanel = kTileVectors * kWidth;
+/// Those of the widest code path. Scratch is as large on all paths, since its size is part of a
+/// plan and the ranks of a run may use several.
+constexpr int64_t kWidestVector = 16, kWidestPanel = 64;
+static_assert(kWidth <= kWidestVector && kPanel <= kWidestPanel);
 
 inline int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 

@@ -15,12 +15,11 @@ namespace {
 using Faults = std::vector<std::string>;
 const Machine kCpu{
     .cores = 4,
-    .avx512 = true,
-    .avx2 = true,
+    .path = CodePath::kAvx512,
     .no_gpu = "this host has no NVIDIA driver (no /dev/nvidiactl); run on a GPU host"};
 
 Machine with_gpus(int count) {
-  Machine machine{.cores = 4, .avx512 = true, .avx2 = true};
+  Machine machine{.cores = 4, .path = CodePath::kAvx512};
   machine.gpus.assign(static_cast<size_t>(count),
                       Gpu{"NVIDIA H200", int64_t{141} << 30, int64_t{140} << 30, 9, 0});
   return machine;
@@ -50,7 +49,6 @@ TEST(DeviceKey, AutoIsTheGpuWhereThereIsOne) {
   EXPECT_EQ(cuda.numerics.device, DeviceKind::kCuda);
   EXPECT_EQ(cuda.origin.at("numerics.device").text(), "resolved");
   EXPECT_EQ(cuda.layout.transport, "nccl");
-  EXPECT_EQ(cuda.numerics.isa, Isa::kAvx512);
   const Job stays = resolved({{"numerics.device", "cpu"}}, with_gpus(2));
   EXPECT_EQ(stays.numerics.device, DeviceKind::kCpu);
   EXPECT_EQ(stays.layout.ranks, 4);
@@ -89,7 +87,7 @@ TEST(DeviceKey, CudaWithoutAGpuIsRefusedWithTheReasonAndTheWayOut) {
                    "/dev/nvidiactl); run on a GPU "
                    "host, or set numerics.device = \"cpu\""});
   EXPECT_EQ(
-      faults_of({{"numerics.device", "cuda"}}, {4, true, true}),
+      faults_of({{"numerics.device", "cuda"}}, {4, CodePath::kAvx512}),
       Faults{
           "numerics.device = \"cuda\" but no GPU of this host is known; run on a GPU host, or set "
           "numerics.device = \"cpu\""});

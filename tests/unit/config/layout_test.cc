@@ -14,7 +14,7 @@ namespace {
 
 using Faults = std::vector<std::string>;
 using Settings = std::vector<Setting>;
-const Machine kEight{8, true, true};
+const Machine kEight{8, CodePath::kAvx512};
 
 // gpt-kjv has 8 lanes, 6 heads, width 192, vocab 256.
 Job resolved(const Settings& settings, const Machine& machine = kEight,
@@ -124,9 +124,10 @@ TEST(Layout, AutomaticRanksAreWholeReplicasAndAtMostOneALane) {
   const Settings six = {
       {"train.tensor_slices", "2"}, {"layout.tensor", "2"}, {"layout.pipeline", "3"}};
   EXPECT_EQ(resolved({{"layout.pipeline", "3"}}).layout.ranks, 6);
-  EXPECT_EQ(resolved({{"layout.pipeline", "3"}}, {64, true, true}).layout.ranks, 24);
+  EXPECT_EQ(resolved({{"layout.pipeline", "3"}}, {64, CodePath::kAvx512}).layout.ranks, 24);
   EXPECT_EQ(resolved(six).layout.ranks, 6);
-  EXPECT_EQ(resolved(six, {2, true, true}).layout.ranks, 6) << "one replica, however few the cores";
+  EXPECT_EQ(resolved(six, {2, CodePath::kAvx512}).layout.ranks, 6)
+      << "one replica, however few the cores";
 }
 
 TEST(Layout, MeshesThatMakeUpTheRanksAreTaken) {

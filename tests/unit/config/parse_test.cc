@@ -278,7 +278,7 @@ TEST(BuiltIn, EveryOneLoadsResolvesAndHasADescription) {
     EXPECT_EQ(description.find('#'), std::string::npos) << name;
     Job job = load_job(name, {});
     EXPECT_EQ(job.name, name);
-    Machine machine{4, true, true};
+    Machine machine{4, CodePath::kAvx512};
     if (job.numerics.device == DeviceKind::kCuda) machine.gpus.emplace_back();
     resolve(job, machine, {});
   }
@@ -360,6 +360,17 @@ TEST(Parse, WhatIsNotThereYetIsNeitherAKeyNorAValue) {
     ASSERT_NE(key, nullptr) << later.section << '.' << later.name;
     EXPECT_EQ(std::count(key->allowed.begin(), key->allowed.end(), later.value), 0) << later.value;
   }
+}
+
+TEST(Parse, AKeyThatHasMovedIsReadWhereItIsNowWithANote) {
+  const Job file = parse_job("base = \"mlp-points\"\n[numerics]\nisa = \"avx2\"\n", "old.toml", {});
+  EXPECT_EQ(file.layout.isa, "avx2");
+  EXPECT_EQ(file.notes, std::vector<std::string>{"old.toml:3: numerics.isa is layout.isa now: it "
+                                                 "changes the speed, not the result"});
+  const Job set = load_job("mlp-points", {{"numerics.isa", "portable"}});
+  EXPECT_EQ(set.layout.isa, "portable");
+  EXPECT_EQ(set.notes.size(), 1u);
+  EXPECT_TRUE(load_job("mlp-points", {{"layout.isa", "portable"}}).notes.empty());
 }
 
 }  // namespace tutti

@@ -67,7 +67,7 @@ TEST(ToToml, ParsesBackToTheSameJobForEveryBuiltIn) {
   for (const auto& [name, description] : builtin_jobs()) {
     Job job = load_job(name, {});
     expect_same(parse_job(to_toml(job), "job.toml", {}), job);
-    Machine machine{4, true, true};
+    Machine machine{4, CodePath::kAvx512};
     if (job.numerics.device == DeviceKind::kCuda) machine.gpus.emplace_back();
     resolve(job, machine, {});
     expect_same(parse_job(to_toml(job), "job.toml", {}), job);
@@ -142,12 +142,12 @@ TEST(Differences, TheScaleOfARunThatStaysInFloat16IsTheJobs) {
 TEST(ToToml, ACpusJobLeavesOutWhatIsAGpus) {
   Job job = load_job("gpt-kjv", {});
   EXPECT_NE(to_toml(job).find("\ngraph = true\n"), std::string::npos);
-  resolve(job, {4, true, true}, {});
+  resolve(job, {4, CodePath::kAvx512}, {});
   for (const std::string& text : {to_toml(job), explain(job)}) {
     EXPECT_EQ(text.find("\ngraph"), std::string::npos) << text;
     EXPECT_EQ(text.find("\nprefetch"), std::string::npos) << text;
     Job again = parse_job(text, "job.toml", {});
-    resolve(again, {4, true, true}, {});
+    resolve(again, {4, CodePath::kAvx512}, {});
   }
 }
 

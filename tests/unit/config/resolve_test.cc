@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/processor.h"
+#include "config/isa.h"
 #include "config/job.h"
 #include "config/job_parts.h"
 #include "config/model_rules.h"
@@ -10,7 +12,7 @@ namespace tutti {
 namespace {
 
 using Faults = std::vector<std::string>;
-const Machine kFour{4, true, true};
+const Machine kFour{4, CodePath::kAvx512};
 
 Job resolved(const std::vector<Setting>& settings, const Machine& machine = kFour) {
   Job job = load_job("gpt-kjv", settings);
@@ -30,8 +32,8 @@ Faults faults_of(const std::vector<Setting>& settings, const Machine& machine = 
 }  // namespace
 
 TEST(Resolve, RanksAreOnePerCoreAndAtMostTheLanes) {
-  EXPECT_EQ(resolved({}, {2, true, true}).layout.ranks, 2);
-  EXPECT_EQ(resolved({}, {64, true, true}).layout.ranks, 8);
+  EXPECT_EQ(resolved({}, {2, CodePath::kAvx512}).layout.ranks, 2);
+  EXPECT_EQ(resolved({}, {64, CodePath::kAvx512}).layout.ranks, 8);
   EXPECT_EQ(resolved({}).origin.at("layout.ranks").text(), "resolved");
   const Job given = resolved({{"layout.ranks", "3"}});
   EXPECT_EQ(given.layout.ranks, 3);
@@ -43,37 +45,36 @@ TEST(Resolve, AutoValuesFollowMachineAndWorkers) {
   EXPECT_EQ(processes.layout.transport, "shm");
   EXPECT_EQ(processes.layout.fold, FoldKind::kLocal);
   EXPECT_EQ(processes.numerics.device, DeviceKind::kCpu);
-  EXPECT_EQ(processes.numerics.isa, Isa::kAvx512);
-  EXPECT_EQ(processes.origin.at("numerics.isa").text(), "resolved");
+  EXPECT_EQ(processes.origin.at("layout.transport").text(), "resolved");
   EXPECT_EQ(resolved({{"layout.workers", "thread"}}).layout.transport, "inproc");
-  EXPECT_EQ(resolved({}, {4, false, true}).numerics.isa, Isa::kAvx2);
-  EXPECT_EQ(resolved({{"numerics.isa", "avx2"}}).numerics.isa, Isa::kAvx2);
-}
-
-TEST(Resolve, MatmulsAreOwnWhereMklLeavesAvx512Unused) {
-  const Machine amd{.cores = 4, .avx512 = true, .avx2 = true, .amd = true};
-  EXPECT_EQ(resolved({}, amd).numerics.matmul, MatmulKind::kOwn);
-  EXPECT_EQ(resolved({}, amd).origin.at("numerics.matmul").text(), "resolved");
-  EXPECT_EQ(resolved({{"numerics.isa", "avx2"}}, amd).numerics.matmul, MatmulKind::kOwn);
-  EXPECT_EQ(resolved({}, {.cores = 4, .avx512 = false, .avx2 = true, .amd = true}).numerics.matmul,
-            MatmulKind::kMkl);
-  EXPECT_EQ(resolved({}).numerics.matmul, MatmulKind::kMkl);
-  EXPECT_EQ(resolved({{"numerics.matmul", "mkl"}}, amd).numerics.matmul, MatmulKind::kMkl);
-  EXPECT_EQ(resolved({{"numerics.matmul", "own"}}).numerics.matmul, MatmulKind::kOwn);
 }
 
 TEST(Resolve, ASecondTimeChangesNothing) {
   const Job once = resolved({});
   Job twice = once;
-  resolve(twice, {1, true, true}, {});
+  resolve(twice, {1, CodePath::kAvx512}, {});
   EXPECT_EQ(to_toml(once), to_toml(twice));
 }
 
-TEST(Resolve, AProcessorWithoutTheInstructionsIsRefused) {
-  EXPECT_EQ(faults_of({}, {4, false, false}).size(), 1u);
-  EXPECT_EQ(
-      faults_of({{"numerics.isa", "avx512"}}, {4, false, true}),
-      Faults{"numerics.isa = \"avx512\" but this processor has no AVX-512 (f, bw, cd, dq, vl)"});
+TEST(Resolve, InstructionsThatTheProcessorLacksAreRefused) {
+  const Machine narrow{4, CodePath::kAvx2}, old{4, CodePath::kPortable};
+  EXPECT_EQ(faults_of({}, old), Faults{}) << "portable kernels run anywhere";
+  EXPECT_EQ(faults_of({{"layout.isa", "avx2"}}, narrow), Faults{});
+  EXPECT_EQ(faults_of({{"layout.isa", "avx512"}}, narrow),
+            Faults{"layout.isa = \"avx512\", but this processor has \"avx2\" and \"portable\""});
+  EXPECT_EQ(faults_of({{"layout.isa", "avx2"}}, old),
+            Faults{"layout.isa = \"avx2\", but this processor has \"portable\" only"});
+}
+
+TEST(Resolve, InstructionsAreOneForAllRanksOrOneForEach) {
+  // Other hosts may have what this one lacks.
+  EXPECT_EQ(faults_of({{"layout.isa", "avx512,portable,avx2,auto"}}, {4, CodePath::kPortable}),
+            Faults{});
+  EXPECT_EQ(faults_of({{"layout.isa", "avx512,avx2"}}),
+            Faults{"layout.isa names 2 ranks, but layout.ranks = 4"});
+  EXPECT_EQ(faults_of({{"layout.isa", "avx512,sse"}}).size(), 1u);
+  EXPECT_EQ(path_of(resolved({{"layout.isa", "auto,portable"}, {"layout.ranks", "2"}}).layout, 0),
+            fastest_path());
 }
 
 TEST(Resolve, EveryFaultOfTheWholeIsListedAtOnce) {
@@ -221,10 +222,10 @@ TEST(Resolve, ASampleOfAProgramsOwnModelIsRefusedWhereSomebodyAskedForIt) {
             Faults{"train.sample_bytes = 9 but model.kind = \"custom\": it writes no text"});
 }
 
-TEST(Machine, ThisOneHasACoreAndAnInstructionSet) {
+TEST(Machine, ThisOneHasACoreAndACodePath) {
   const Machine machine = this_machine();
   EXPECT_GE(machine.cores, 1);
-  EXPECT_TRUE(machine.avx2 || !machine.avx512);
+  EXPECT_TRUE(can_run(machine.path));
 }
 
 }  // namespace tutti

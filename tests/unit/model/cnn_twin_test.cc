@@ -10,9 +10,9 @@ namespace {
 
 constexpr double kTolerance = 2e-5;
 
-void compare(Job job, Isa isa) {
-  if (!can_run(path_of(isa))) return;
-  job.numerics.isa = isa;
+void compare(Job job, CodePath path) {
+  if (!can_run(path)) return;
+  job.layout.isa = name_of(path);
   job.model.autograd = false;
   CnnCase ours(job);
   job.model.autograd = true;
@@ -28,8 +28,8 @@ void compare(Job job, Isa isa) {
 }
 
 void compare_all(const Job& job) {
-  compare(job, Isa::kAvx2);
-  compare(job, Isa::kAvx512);
+  compare(job, CodePath::kAvx2);
+  compare(job, CodePath::kAvx512);
 }
 
 TEST(CnnTwin, AgreesForEveryNormWithAndWithoutResiduals) {
@@ -95,7 +95,7 @@ TEST(Cnn, GivesTheSameBitsForBothInstructionSets) {
   job.model.image = {3, 13, 17};
   job.model.channels = {20, 40};
   CnnCase narrow(job);
-  job.numerics.isa = Isa::kAvx512;
+  job.layout.isa = "avx512";
   CnnCase wide(job);
   EXPECT_EQ(narrow.forward().sum, wide.forward().sum);
   narrow.backward();

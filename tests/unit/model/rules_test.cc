@@ -16,7 +16,7 @@ using Settings = std::vector<Setting>;
 // gpt-kjv has 8 lanes, 6 heads, width 192, vocab 256, 4 layers.
 Job resolved(const Settings& settings, const char* name = "gpt-kjv") {
   Job job = load_job(name, settings);
-  resolve(job, {8, true, true}, model_rules());
+  resolve(job, {8, CodePath::kAvx512}, model_rules());
   return job;
 }
 
@@ -75,7 +75,7 @@ TEST(ModelRules, FaultsOfTheModelAndOfTheRestAreNamedTogether) {
 TEST(ModelRules, AFaultNamesTheLineThatTheValueCameFrom) {
   Job job = parse_job("base = \"gpt-kjv\"\n[model]\nheads = 5\n", "my.toml", {});
   try {
-    resolve(job, {8, true, true}, model_rules());
+    resolve(job, {8, CodePath::kAvx512}, model_rules());
     ADD_FAILURE() << "resolved";
   } catch (const ConfigError& error) {
     EXPECT_EQ(std::string(error.what()).rfind("my.toml:3: model.width = 192 cannot", 0), 0u)

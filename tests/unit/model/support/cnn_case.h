@@ -28,7 +28,7 @@ inline Job small_cnn() {
   job.model.init = InitKind::kHeNormal;
   job.loss.kind = "cross-entropy";
   job.train.micro_batch_size = 6;
-  job.numerics.isa = Isa::kAvx2;
+  job.layout.isa = "avx2";
   job.numerics.matmul = MatmulKind::kOwn;
   return job;
 }
