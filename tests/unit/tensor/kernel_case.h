@@ -13,6 +13,7 @@
 #include "base/fp_mode.h"
 #include "base/philox.h"
 #include "base/processor.h"
+#include "support/kernel_trials.h"
 #include "tensor/kernels.h"
 
 namespace tutti::test {
@@ -30,8 +31,6 @@ class EachIsa : public testing::TestWithParam<CodePath> {
 inline std::string isa_name(const testing::TestParamInfo<CodePath>& info) {
   return name_of(info.param);
 }
-
-using Floats = std::vector<float>;
 
 /// Standard normals times scale, keyed by `stream`.
 inline Floats normals(int64_t n, uint64_t stream, float scale = 1) {
