@@ -62,8 +62,9 @@ void print_header(const Prepared& prepared) {
   say("job     {}: {} steps of {} lanes x {} x {}, {}, seed {}, {}, {} matmul\n", job.name, t.steps,
       t.lanes, t.micro_batches, t.micro_batch_size, t.optimizer, t.seed, job.numerics.precision,
       job.numerics.matmul);
-  say("layout  {} {} rank{}{}, {}{}, overlap {}, fold {}\n", l.ranks, l.workers,
-      l.ranks == 1 ? "" : "s", layout_suffix(l), l.transport,
+  say("layout  {} {} rank{}{}, {}{}{}, overlap {}, fold {}\n", l.ranks, l.workers,
+      l.ranks == 1 ? "" : "s", layout_suffix(l),
+      l.isa == "auto" ? "" : fmt::format("isa {}, ", l.isa), l.transport,
       l.hosts > 1 ? fmt::format(", {} hosts", l.hosts) : "", l.overlap ? "on" : "off", l.fold);
   print_device(job, prepared.machine);
   if (job.numerics.device == DeviceKind::kCpu && prepared.machine.path > CodePath::kAvx2)

@@ -534,11 +534,10 @@ void add_layout(std::vector<Key>& keys) {
            "what carries the bytes; `auto`: shm, inproc between threads, nccl between GPUs")
       .one_of(with_auto(names_of<TransportPart>()));
   rows.add(
-          &C::isa, "isa", "auto",
-          "the instructions that kernels use on a CPU: `avx512`, `avx2`, `portable` (any "
-          "processor's), or one of them for each rank (`avx512,avx2`); `auto`: the fastest of each "
-          "host")
-      .named(", isa {}", ",{}");
+      &C::isa, "isa", "auto",
+      "the instructions that kernels use on a CPU: `avx512`, `avx2`, `portable` (any "
+      "processor's), or one of them for each rank (`avx512,avx2`); `auto`: the fastest of each "
+      "host");
   rows.add(&C::timeout, "timeout", 30.0, "seconds of silence before a rank is given up")
       .range(0.1, 86400);
 

@@ -102,7 +102,8 @@ TEST(Command, TellsItsVersionCommitLibrariesAndInstructions) {
   EXPECT_EQ(version.wait(), 0);
   EXPECT_EQ(version.err(), "");
   const std::regex form(
-      "tutti [0-9]+\\.[0-9]+\\.[0-9]+ \\(commit [0-9a-z]+\\), LibTorch [0-9.]+, (portable|fma|avx2|avx512)\n");
+      "tutti [0-9]+\\.[0-9]+\\.[0-9]+ \\(commit [0-9a-z]+\\), LibTorch [0-9.]+, "
+      "(portable|fma|avx2|avx512)\n");
   EXPECT_TRUE(std::regex_match(version.out(), form)) << version.out();
 }
 

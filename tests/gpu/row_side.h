@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "base/processor.h"
 #include "gpu/compare.h"
 
 namespace tutti {

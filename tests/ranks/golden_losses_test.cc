@@ -7,10 +7,9 @@ namespace {
 
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
-// Written down from a run on AVX-512. AVX2 rounds its matrix products and sums in another order and
-// was 1e-8 away after ten steps, other libraries of the same release may be further: hence a
-// relative tolerance of 1e-5. An arithmetic mistake (a lost lane, another seed, a wrong scale) is
-// off by 1e-3 and more.
+// The bits themselves are pinned by tests/integration/every_cpu_check and change with every change
+// of a kernel's rounding, which moves these losses by 1e-8. An arithmetic mistake (a lost lane,
+// another seed, a wrong scale) is off by 1e-3 and more.
 constexpr double kTolerance = 1e-5;
 
 void expect_losses(const std::string& job, const std::vector<double>& expected) {

@@ -34,13 +34,14 @@ class ValueLoss final : public Segment {
     result[1] = static_cast<double>(count);
   }
 
-  void backward(Context&, Tensors in, Tensors, Tensors, Tensors grad_in) const override {
+  void backward(Context& context, Tensors in, Tensors, Tensors, Tensors grad_in) const override {
     if (!grad_in[0].defined()) return;
+    const double scale = context.loss_scale == nullptr ? 1 : *context.loss_scale;
     const auto *x = in[0].const_data_ptr<float>(), *t = in[1].const_data_ptr<float>();
     auto* gradient = grad_in[0].mutable_data_ptr<float>();
     for (int64_t i = 0; i < in[0].numel(); ++i)
       gradient[i] =
-          std::isnan(t[i]) ? 0.0f : static_cast<float>(element_.slope(x[i], t[i], config_));
+          std::isnan(t[i]) ? 0.0f : static_cast<float>(scale * element_.slope(x[i], t[i], config_));
   }
   void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out,
                       Tensors grad_in) const override {
