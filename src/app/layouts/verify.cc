@@ -86,12 +86,13 @@ int verify_command(const TrainArguments& arguments, int64_t steps, const MakeMod
     bool same = result.ok && result.hash == expected;
     differ += same ? 0 : 1;
     ++ran;
+    const std::string mesh = layout_word(l) + (l.isa == "auto" ? "" : "," + l.isa);
     const std::string own =
         device ? fmt::format("{:5} {:8} ", l.graph ? "on" : "off", l.prefetch ? "on" : "off") : "";
     show(stdout,
          fmt::format("{:>5}  {:8} {:9} {:7} {:>5}  {:6} {:11} {}{:{}} {}{}\n", l.ranks, l.workers,
-                     l.transport, l.overlap ? "on" : "off", l.hosts, l.fold, l.partition, own,
-                     layout_word(l), kMeshWidth, result.ok ? result.hash : result.failures.front(),
+                     l.transport, l.overlap ? "on" : "off", l.hosts, l.fold, l.partition, own, mesh,
+                     kMeshWidth, result.ok ? result.hash : result.failures.front(),
                      same ? "" : "   DIFFERS"));
     std::fflush(stdout);
   }
