@@ -17,9 +17,11 @@ struct StreamKernels {
   void (*in_place)(float* const* arrays, int read, int written, int64_t n);
 };
 
-#define TUTTI_STREAM_KERNELS(isa) \
-  namespace isa {                 \
-  StreamKernels stream_kernels(); \
+#define TUTTI_STREAM_KERNELS(isa)                                            \
+  namespace isa {                                                            \
+  StreamKernels stream_kernels();                                            \
+  /* Fused multiply-adds that wait for nothing; returns their operations. */ \
+  double multiply_adds(int64_t rounds);                                      \
   }
 TUTTI_ON_EACH_PATH(TUTTI_STREAM_KERNELS)
 #undef TUTTI_STREAM_KERNELS

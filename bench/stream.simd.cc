@@ -43,6 +43,23 @@ void in_place(float* const* arrays, int read, int written, int64_t n) {
 
 }  // namespace
 
+double multiply_adds(int64_t rounds) {
+  constexpr int kChains = 12;
+  F sums[kChains];
+  for (F& sum : sums) sum = zero();
+  F a = set(0.999f), b = set(0.001f);
+  for (int64_t i = 0; i < rounds; ++i) {
+#pragma clang loop unroll(full)
+    for (int k = 0; k < kChains; ++k) sums[k] = fma(sums[k], a, b);
+  }
+  float out[kWidth];
+  F all = zero();
+  for (const F& sum : sums) all = all + sum;
+  store(out, all);
+  asm volatile("" : : "r"(out) : "memory");
+  return 2.0 * static_cast<double>(rounds) * kChains * kWidth;
+}
+
 StreamKernels stream_kernels() { return {copy, triad, in_place}; }
 
 }  // namespace tutti::TUTTI_ISA
