@@ -10,6 +10,8 @@ void Transport::raise(int index, uint64_t) {
   TUTTI_CHECK(false, "{} has no windows: raise({})", name(), index);
 }
 
+// Transports that have windows keep the patience.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 void Transport::await(int peer, int index, uint64_t, Patience, std::string_view what) {
   TUTTI_CHECK(false, "{} has no windows: await of flag {} of rank {} for {}", name(), index, peer,
               what);

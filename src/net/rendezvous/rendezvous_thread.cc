@@ -154,7 +154,7 @@ class View : public Rendezvous {
 /// A worker's view of all; without it the worker is gone.
 class WholeView final : public View {
  public:
-  WholeView(std::shared_ptr<ThreadRendezvous::Impl> impl, int worker)
+  WholeView(const std::shared_ptr<ThreadRendezvous::Impl>& impl, int worker)
       : View(impl, all_of(impl->size), worker) {}
   ~WholeView() override {
     {
