@@ -395,9 +395,10 @@ TEST(LaunchHosted, FailsWhenItsHostDoesNothing) {
 }
 
 TEST(LaunchHosted, WaitsForAHostWhoseChildWorks) {
-  const char* works = "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done; exit 5";
+  const char* works = "i=0; while [ $i -lt 4000000 ]; do i=$((i+1)); done; exit 5";
+  // Longer than a busy machine leaves a process without a turn, shorter than the child works.
   RankHost host("/bin/sh", {"sh", "-c", fmt::format("sh -c '{}'; exit 6", works)},
-                milliseconds(200));
+                milliseconds(1000));
   EXPECT_EQ(host.ready(), std::nullopt);
   EXPECT_EQ(host.code(), 6);
 }
