@@ -56,7 +56,4 @@ const T& on_path(const T (&table)[n], CodePath path = fastest_path()) {
   return table[static_cast<int>(path)];
 }
 
-inline bool has_avx2() { return can_run(CodePath::kAvx2); }
-inline bool has_avx512() { return can_run(CodePath::kAvx512); }
-
 }  // namespace tutti

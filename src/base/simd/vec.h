@@ -6,6 +6,20 @@
 #include <cstdint>
 #include <cstring>
 
+namespace tutti::TUTTI_ISA {
+
+/// 1, unknown to the compiler, for factors that may be 1: it would leave such a product out, and a
+/// denormal number that the product makes zero would stay.
+inline float hidden_one() {
+  uint32_t bits = 0x3F800000;
+  asm("" : "+r"(bits));
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+}  // namespace tutti::TUTTI_ISA
+
 #if defined(__AVX512F__)
 #include "base/simd/vec_avx512.h"
 #elif defined(__AVX2__)
@@ -16,15 +30,7 @@
 
 namespace tutti::TUTTI_ISA {
 
-/// 1, unknown to the compiler, for factors that may be 1: it would leave such a product out, and a
-/// denormal number that the product makes zero would stay.
-inline F one() {
-  uint32_t bits = 0x3F800000;
-  asm("" : "+r"(bits));
-  float x;
-  std::memcpy(&x, &bits, sizeof x);
-  return set(x);
-}
+inline F one() { return set(hidden_one()); }
 
 /// What a row's sums and maxima are kept in: as many lanes on every instruction set, in one vector
 /// or in several, so that their order is the same everywhere. Column c of the row goes to lane

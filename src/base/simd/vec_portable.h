@@ -52,15 +52,8 @@ inline M compared(M m) {
 inline F select(M m, F x, F y) {
   return reinterpret_cast<F>((reinterpret_cast<M>(x) & m) | (reinterpret_cast<M>(y) & ~m));
 }
-/// Denormal numbers become zero, as they do in the instructions for a maximum and a minimum. The
-/// compiler does not know the factor, or it would leave the product out.
-inline F flushed(F x) {
-  uint32_t bits = 0x3F800000;
-  asm("" : "+r"(bits));
-  float one;
-  std::memcpy(&one, &bits, sizeof one);
-  return x * set(one);
-}
+/// Denormal numbers become zero, as they do in the instructions for a maximum and a minimum.
+inline F flushed(F x) { return x * set(hidden_one()); }
 inline F max(F a, F b) { return flushed(select(compared(a > b), a, b)); }
 inline F min(F a, F b) { return flushed(select(compared(a < b), a, b)); }
 inline F abs(F a) { return reinterpret_cast<F>(reinterpret_cast<I>(a) & 0x7FFFFFFFu); }

@@ -5,6 +5,7 @@
 #include "config/isa.h"
 #include "model/cnn/cnn_reference.h"
 #include "model/cnn/cnn_segments.h"
+#include "model/core/by_hand.h"
 #include "model/core/data_borders.h"
 #include "model/loss/loss.h"
 
@@ -34,7 +35,7 @@ Model make_cnn(const Job& job) {
   }
   model.blocks = cnn_blocks(plan, job.model);
   // The hand-written segments exist for the CPU only.
-  if (job.model.autograd || job.numerics.device == DeviceKind::kCuda) {
+  if (!by_hand(job)) {
     add_cnn_reference(plan, job, model);
   } else {
     const CodePath path = path_of(job.layout);

@@ -12,6 +12,7 @@
 #include "config/isa.h"
 #include "model/adapt/adaptor.h"
 #include "model/core/activation.h"
+#include "model/core/by_hand.h"
 #include "model/core/dropout.h"
 #include "model/core/init.h"
 #include "model/dense/dense_layer.h"
@@ -121,10 +122,7 @@ Block layer_column(const Job& job, const Block& whole, const Border& in, const B
 }
 
 /// Whether layers are computed by hand, which they are on the CPU. Batch norm is ATen's everywhere.
-bool by_hand(const Job& job, NormKind norm) {
-  return job.numerics.device != DeviceKind::kCuda && !job.model.autograd &&
-         norm != NormKind::kBatch;
-}
+bool by_hand(const Job& job, NormKind norm) { return by_hand(job) && norm != NormKind::kBatch; }
 
 Block block_by_hand(const Job& job, std::string name, std::vector<Parameter> parameters,
                     const DenseLayerConfig& config, const Border& in, const Border& out,

@@ -15,6 +15,7 @@
 #include "config/isa.h"
 #include "config/job_parts.h"
 #include "model/adapt/adaptor.h"
+#include "model/core/by_hand.h"
 #include "model/core/data_borders.h"
 #include "model/core/device_tensor.h"
 #include "model/core/init.h"
@@ -94,10 +95,6 @@ void check_categories(const at::Tensor& rows, int64_t total) {
     if (row[i] < 0 || row[i] >= total)
       throw Error(fmt::format("category {} of the micro-batch is in row {} of a table of {}", i,
                               row[i], total));
-}
-
-bool by_hand(const Job& job) {
-  return job.numerics.device != DeviceKind::kCuda && !job.model.autograd;
 }
 
 /// Numbers and the embeddings of all categories, one after the other: what the deep part reads.

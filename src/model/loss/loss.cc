@@ -19,6 +19,7 @@
 #include "base/portable_math.h"
 #include "config/job_parts.h"
 #include "model/adapt/adaptor.h"
+#include "model/core/by_hand.h"
 #include "model/core/wiring.h"
 #include "model/loss/class_loss.h"
 #include "model/loss/value_loss.h"
@@ -218,8 +219,7 @@ std::unique_ptr<Segment> loss_segment(const Job& job, Border output,
   if (const ValueLoss* row = value_loss(job.loss)) {
     const Border& targets = find(data, "targets");
     check_same(kind, output, targets);
-    if (job.numerics.device != DeviceKind::kCuda && !job.model.autograd)
-      return make_value_loss(row->element, job.loss, std::move(output), targets);
+    if (by_hand(job)) return make_value_loss(row->element, job.loss, std::move(output), targets);
     return autograd_loss(kind, {std::move(output), targets},
                          [loss = row->make(job.loss)](const Pass&, Tensors, Tensors in) {
                            return std::vector<at::Tensor>{
