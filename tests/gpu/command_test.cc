@@ -78,7 +78,7 @@ TEST_F(GpuCommand, AllLayoutsOfABfloat16GptHaveOneState) {
   Command command(Arguments{"verify", "gpt-kjv", "--steps", "4"} +
                   set({"numerics.device=cuda", "numerics.precision=bfloat16", "train.lanes=2",
                        "model.layers=2"}));
-  EXPECT_EQ(command.wait(Seconds(170)), 0) << command.out() << command.err();
+  EXPECT_EQ(command.wait(Seconds(600)), 0) << command.out() << command.err();
   EXPECT_TRUE(command.out().ends_with(" layouts, one state\n")) << command.out();
   EXPECT_FALSE(command.says("DIFFERS")) << command.out();
 }

@@ -5,7 +5,6 @@
 #include "model/cnn/cnn_shape.h"
 #include "model/core/deferred.h"
 #include "model/core/segment.h"
-#include "model/gpt/gpt_segments.h"
 
 namespace tutti {
 

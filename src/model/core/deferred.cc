@@ -16,12 +16,12 @@ SideGradients::SideGradients(std::initializer_list<Side> sides, Carver& memory) 
 }
 
 void SideGradients::add(Side side, Carver& memory) {
-  if (side.place != GptPlace::kNone) kept_.push_back({side.place, memory.floats(side.size)});
+  if (side.place != kNoPlace) kept_.push_back({side.place, memory.floats(side.size)});
 }
 
 float* SideGradients::operator()(int place) const {
   if (kept_.empty()) return floats(gradients_, place);
-  if (place == GptPlace::kNone) return nullptr;
+  if (place == kNoPlace) return nullptr;
   for (const Kept& kept : kept_)
     if (kept.place == place) return kept.at;
   TUTTI_CHECK(false, "the gradient of parameter {} has no deferred memory", place);

@@ -5,8 +5,8 @@
 #include <initializer_list>
 #include <vector>
 
+#include "model/core/carver.h"
 #include "model/core/segment.h"
-#include "model/gpt/gpt_segments.h"
 
 namespace tutti {
 
@@ -19,7 +19,7 @@ void defer(const at::Tensor& tensor, void* to);
 /// until the weight part hands them over.
 class SideGradients {
  public:
-  /// One parameter's gradient: its place in the block's list and its floats. kNone takes no memory.
+  /// One parameter's gradient: its place in the block's list and its floats. kNoPlace takes no memory.
   struct Side {
     int place;
     int64_t size;
@@ -31,7 +31,7 @@ class SideGradients {
   SideGradients(std::initializer_list<Side> sides, Carver& memory);
   void add(Side side, Carver& memory);
 
-  /// Where a kernel is to write the gradient of this parameter; null for kNone.
+  /// Where a kernel is to write the gradient of this parameter; null for kNoPlace.
   float* operator()(int place) const;
   /// In the weight part: copies what the input part left into the parameters' gradients.
   void hand_over(Tensors gradients) const;

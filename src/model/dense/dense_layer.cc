@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "model/core/deferred.h"
-#include "model/gpt/gpt_segments.h"
 
 namespace tutti {
 

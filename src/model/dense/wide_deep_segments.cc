@@ -4,8 +4,8 @@
 #include <cstring>
 #include <string>
 
+#include "model/core/carver.h"
 #include "model/dense/wide_deep.h"
-#include "model/gpt/gpt_segments.h"
 
 namespace tutti {
 

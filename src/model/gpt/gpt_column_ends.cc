@@ -56,7 +56,7 @@ class ColumnPosition final : public Segment {
   ColumnPosition(const GptColumn& column, const KernelsFor<A>& kernels)
       : column_(column),
         kernels_(kernels),
-        place_(column.whole.rotary ? GptPlace::kNone : GptEmbedPlaces::kPosition) {}
+        place_(column.whole.rotary ? kNoPlace : GptEmbedPlaces::kPosition) {}
 
   std::string name() const override { return "position"; }
   std::vector<Border> inputs() const override { return {column_.part_rows()}; }

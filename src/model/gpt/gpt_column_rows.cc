@@ -16,7 +16,7 @@ class RowsNorm {
       : lines_(column.lines()), place_(place), norm_(lines_, kernels, place) {}
   RowsNorm(const RowsNorm&) = delete;
 
-  bool exists() const { return place_.weight != GptPlace::kNone; }
+  bool exists() const { return place_.weight != kNoPlace; }
   int64_t saved_bytes() const {
     Carver memory;
     statistics(memory, nullptr);

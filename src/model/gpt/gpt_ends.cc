@@ -53,7 +53,7 @@ class GptEmbed final : public Segment {
   }
 
   // Rotary positions belong to attention, so there is no table of positions then.
-  int position() const { return shape_.rotary ? GptPlace::kNone : GptEmbedPlaces::kPosition; }
+  int position() const { return shape_.rotary ? kNoPlace : GptEmbedPlaces::kPosition; }
 
   GptShape shape_;
   const KernelsFor<A>& kernels_;

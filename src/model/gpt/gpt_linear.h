@@ -78,7 +78,7 @@ struct GptLinear {
   }
 
  private:
-  bool has_bias() const { return place.bias != GptPlace::kNone; }
+  bool has_bias() const { return place.bias != kNoPlace; }
   const A* weights() const { return weight<A>(context, place.weight); }
   const float* bias() const { return floats(context.parameters, place.bias); }
   const A* low_bias() const { return has_bias() ? weight<A>(context, place.bias) : nullptr; }

@@ -1,15 +1,14 @@
-// The hand-written segments of the GPT and what they share: how they carve the memory that they are
-// given, and their norm. They are written once for every type A of activations: float on the CPU;
-// float, bfloat16 and float16 on a GPU. The kernels that they call decide where they run.
+// The hand-written segments of the GPT and what they share: their norm. They are written once for
+// every type A of activations: float on the CPU; float, bfloat16 and float16 on a GPU. The kernels
+// that they call decide where they run.
 #pragma once
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-#include <cstddef>
 #include <memory>
-#include <span>
 
+#include "model/core/carver.h"
 #include "model/core/segment.h"
 #include "model/gpt/gpt_shape.h"
 
@@ -31,44 +30,6 @@ template <class A>
 std::unique_ptr<Segment> make_gpt_head(const GptShape& shape, const KernelsFor<A>& kernels);
 template <class A>
 std::unique_ptr<Segment> make_gpt_loss(const GptShape& shape, const KernelsFor<A>& kernels);
-
-/// Hands out pieces of a segment's memory in steps of 256 bytes. Without memory it only counts, so
-/// that one function gives both a segment's sizes and its use of them.
-class Carver {
- public:
-  Carver() = default;
-  explicit Carver(std::span<std::byte> memory)
-      : memory_(memory.data()), size_(static_cast<int64_t>(memory.size())) {}
-  template <class T>
-  T* take(int64_t count) {
-    return reinterpret_cast<T*>(take_bytes(count * static_cast<int64_t>(sizeof(T))));
-  }
-  float* floats(int64_t count) { return take<float>(count); }
-  int64_t bytes() const { return used_; }
-
- private:
-  std::byte* take_bytes(int64_t count);
-  std::byte* memory_ = nullptr;
-  int64_t size_ = 0, used_ = 0;
-};
-
-template <class A>
-A* data(const at::Tensor& tensor) {
-  return static_cast<A*>(tensor.data_ptr());
-}
-inline float* floats(const at::Tensor& tensor) { return data<float>(tensor); }
-inline const int64_t* ids(const at::Tensor& tensor) {
-  return static_cast<const int64_t*>(tensor.const_data_ptr());
-}
-/// The floats of the tensor at this place of a block's list; null where an option leaves it out.
-inline float* floats(Tensors list, int place) {
-  return place == GptPlace::kNone ? nullptr : floats(list[static_cast<size_t>(place)]);
-}
-/// A weight in the precision in which matmuls read it.
-template <class A>
-const A* weight(const Context& context, int place) {
-  return data<A>(context.weight(static_cast<size_t>(place)));
-}
 
 class SideGradients;
 

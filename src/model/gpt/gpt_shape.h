@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/job.h"
+#include "model/core/carver.h"
 #include "model/core/segment.h"
 #include "model/rules/gpt_rules.h"
 #include "tensor/kernels.h"
@@ -40,8 +41,7 @@ GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size);
 
 /// The places of a norm's or linear layer's weight and bias in their block's list.
 struct GptPlace {
-  static constexpr int kNone = -1;
-  int weight = kNone, bias = kNone;
+  int weight = kNoPlace, bias = kNoPlace;
 };
 struct GptLayerPlaces {
   GptPlace norm1, qkv, proj, norm2, fc1, fc2;
