@@ -23,10 +23,10 @@ Kernels filled(Parts... parts) {
 /// The tables of all code paths. Filling one only takes addresses, so those that this processor
 /// cannot run do no harm.
 struct Tables {
-#define TUTTI_FILLED(isa)                                                                      \
-  filled(isa::fill_matmul, isa::fill_norm, isa::fill_activation, isa::fill_rotary,             \
-         isa::fill_dropout, isa::fill_attention, isa::fill_attention_backward, isa::fill_loss, \
-         isa::fill_vocabulary)
+#define TUTTI_FILLED(isa)                                                                        \
+  filled(isa::fill_matmul, isa::fill_norm, isa::fill_batch_norm, isa::fill_activation,           \
+         isa::fill_rotary, isa::fill_dropout, isa::fill_attention, isa::fill_attention_backward, \
+         isa::fill_loss, isa::fill_vocabulary)
   Kernels own[4] = TUTTI_TABLE(TUTTI_FILLED), mkl[4];
 #undef TUTTI_FILLED
 

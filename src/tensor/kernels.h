@@ -28,8 +28,9 @@ struct StepKeys;
 /// A dropout mask that is drawn again wherever it is needed, never stored. Whether element (sample,
 /// row, col) is kept depends on a draw that is keyed by these fields and nothing else. Sample s is
 /// rows [s * rows_per_sample, ...) of the array and has the number first_sample + s. Kept elements
-/// are divided by 1 - rate. An array that holds some rows of a larger one draws what they draw
-/// there: its row 0 is the larger one's `first_row`.
+/// are divided by 1 - rate. An array that holds some rows or columns of a larger one draws what they
+/// draw there: its row 0 is the larger one's `first_row`, its column 0 the `first_column` of
+/// `all_columns`. Columns of a larger one exist on the CPU alone.
 struct Dropout {
   double rate = 0;
   uint64_t seed = 0;
@@ -41,7 +42,8 @@ struct Dropout {
   /// On a GPU this is the address of the step's keys in its memory. Then `step` is not read, and
   /// first_sample is counted from the step's first one. On the CPU it is null.
   const StepKeys* keys = nullptr;
-  int64_t first_row = 0;
+  int64_t first_row = 0, first_column = 0;
+  int64_t all_columns = 0;  ///< 0: as many as the array has
 };
 
 /// What changes from step to step in the keys of randomness. A captured step reads it in
@@ -145,6 +147,17 @@ struct KernelsFor {
   /// What layer_norm_backward is to layer_norm.
   void (*rms_norm_backward)(const A* dy, const A* x, const float* rstd, const float* gamma,
                             const A* residual, A* dx, float* dgamma, int64_t rows, int64_t cols);
+
+  /// Batch norm, whose statistics are a column's over all rows; null where a device does not have
+  /// it. variance is the mean of (x - mean)^2.
+  void (*column_moments)(const A* x, float* mean, float* variance, int64_t rows, int64_t cols);
+  /// y = (x - mean) * rstd * gamma + beta
+  void (*batch_norm)(const A* x, const float* mean, const float* rstd, const float* gamma,
+                     const float* beta, A* y, int64_t rows, int64_t cols);
+  /// For a mean and rstd that are those of the rows; dx may be dy.
+  void (*batch_norm_backward)(const A* dy, const A* x, const float* mean, const float* rstd,
+                              const float* gamma, A* dx, float* dgamma, float* dbeta, int64_t rows,
+                              int64_t cols);
 
   /// y += bias
   void (*add_bias)(A* y, const float* bias, int64_t rows, int64_t cols);

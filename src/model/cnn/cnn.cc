@@ -1,5 +1,5 @@
-// Puts a CNN together: hand-written segments for the CPU; under autograd for a GPU, for columns,
-// and where the job asks for it.
+// Puts a CNN together, whole or in columns: hand-written segments for the CPU; under autograd for a
+// GPU and where the job asks for it.
 #include "model/cnn/cnn.h"
 
 #include "config/isa.h"
@@ -21,6 +21,16 @@ void add_loss(Model& model, const Job& job, const Border& logits) {
   model.check = class_check(job, logits, model.data);
 }
 
+/// The segments by hand of a whole model's blocks.
+void add_whole(const CnnPlan& plan, const CnnTables& tables, Model& model) {
+  model.blocks.front().segments.push_back(
+      make_cnn_stem(plan, model.data[0], cnn_stream(plan, 0), tables));
+  for (size_t i = 0; i < plan.blocks.size(); ++i)
+    model.blocks[i + 1].segments.push_back(make_cnn_block(plan, i, tables));
+  model.blocks.back().segments.push_back(
+      make_cnn_head(plan.shape, cnn_stream(plan, plan.blocks.size()), cnn_logits(plan), tables));
+}
+
 }  // namespace
 
 Model make_cnn(const Job& job) {
@@ -28,22 +38,19 @@ Model make_cnn(const Job& job) {
   Model model;
   model.data = data_borders(job);
   model.task = Task::kClasses;
-  if (job.train.tensor_slices > 1) {
-    add_cnn_columns(plan, job, model);
-    add_loss(model, job, cnn_logits(plan));
-    return model;
-  }
-  model.blocks = cnn_blocks(plan, job.model);
-  // The hand-written segments exist for the CPU only.
-  if (!by_hand(job)) {
-    add_cnn_reference(plan, job, model);
+  const bool columns = job.train.tensor_slices > 1;
+  if (columns) {
+    check_cnn_columns(plan, job);
   } else {
+    model.blocks = cnn_blocks(plan, job.model);
+  }
+  // The hand-written segments exist for the CPU only.
+  if (by_hand(job)) {
     const CodePath path = path_of(job.layout);
     const CnnTables tables{kernels(path, job.numerics.matmul), conv_kernels(path)};
-    model.blocks.front().segments.push_back(make_cnn_stem(plan, model.data[0], tables));
-    for (size_t i = 0; i < plan.blocks.size(); ++i)
-      model.blocks[i + 1].segments.push_back(make_cnn_block(plan, i, tables));
-    model.blocks.back().segments.push_back(make_cnn_head(plan, tables));
+    columns ? add_cnn_columns_by_hand(plan, job, tables, model) : add_whole(plan, tables, model);
+  } else {
+    columns ? add_cnn_columns(plan, job, model) : add_cnn_reference(plan, job, model);
   }
   add_loss(model, job, cnn_logits(plan));
   return model;

@@ -32,10 +32,10 @@ class CnnBlock final : public CnnSegment {
         k_(kernels) {
     int first = 0;
     for (const ConvShape& conv : block_.layers) {
-      layers_.emplace_back(shape_, conv, first);
+      layers_.emplace_back(shape_, conv, first, k_);
       first += shape_.layer_parameters();
     }
-    if (block_.shortcut) shortcut_.emplace(shape_, *block_.shortcut, first);
+    if (block_.shortcut) shortcut_.emplace(shape_, *block_.shortcut, first, k_);
     adds_input_ = shape_.residual && !block_.shortcut;
   }
 
@@ -60,13 +60,13 @@ class CnnBlock final : public CnnSegment {
     // shortcut read the same one.
     clear(w);
     const CnnLayer& first = layers_[0];
-    k_.pack_weight(first.weight(context), w.layers[0].panels, first.conv);
-    if (shortcut_) k_.pack_weight(shortcut_->weight(context), w.shortcut.panels, shortcut_->conv);
+    first.pack_weight(context, w.layers[0]);
+    if (shortcut_) shortcut_->pack_weight(context, w.shortcut);
     for (int64_t b = 0; b < shape_.batch; ++b) {
       k_.pack(x + b * first.conv.inputs(), nullptr, act_, w.padded[0], first.conv.height,
               first.conv.width, first.conv.in);
-      convolve(context, first, w.padded[0], s.layers[0], w.layers[0], b);
-      if (shortcut_) convolve(context, *shortcut_, w.padded[0], s.shortcut, w.shortcut, b);
+      first.convolve(context, w.padded[0], s.layers[0], w.layers[0], b);
+      if (shortcut_) shortcut_->convolve(context, w.padded[0], s.shortcut, w.shortcut, b);
     }
 
     // The second layer reads normed values, so it can only start when the whole micro-batch has
@@ -75,11 +75,11 @@ class CnnBlock final : public CnnSegment {
     if (shortcut_) shortcut_->statistics(context, s.shortcut, w.shortcut);
     if (layers_.size() == 2) {
       const CnnLayer& second = layers_[1];
-      k_.pack_weight(second.weight(context), w.layers[1].panels, second.conv);
+      second.pack_weight(context, w.layers[1]);
 
       for (int64_t b = 0; b < shape_.batch; ++b) {
         pack_hidden(s, b, w.padded[1]);
-        convolve(context, second, w.padded[1], s.layers[1], w.layers[1], b);
+        second.convolve(context, w.padded[1], s.layers[1], w.layers[1], b);
       }
       second.statistics(context, s.layers[1], w.layers[1]);
     }
@@ -122,12 +122,8 @@ class CnnBlock final : public CnnSegment {
       if (shortcut_)
         weight_gradient(*shortcut_, s.shortcut, w.shortcut, w, w.padded[0], w.after, b);
     }
-    for (size_t i = 0; i <= end; ++i)
-      k_.unpack_weight(w.layers[i].gradient_panels, layers_[i].weight_gradient(context),
-                       layers_[i].conv);
-    if (shortcut_)
-      k_.unpack_weight(w.shortcut.gradient_panels, shortcut_->weight_gradient(context),
-                       shortcut_->conv);
+    for (size_t i = 0; i <= end; ++i) layers_[i].finish_weight_gradient(context, w.layers[i]);
+    if (shortcut_) shortcut_->finish_weight_gradient(context, w.shortcut);
     d.sides.hand_over(context.gradients);
   }
 
@@ -241,15 +237,6 @@ class CnnBlock final : public CnnSegment {
     return {adds_input_ ? x + b * layers_[0].conv.inputs() : nullptr, {}, nullptr};
   }
 
-  /// One image through a convolution, and its moments if the norm needs them.
-  void convolve(const Context& context, const CnnLayer& layer, const float* padded,
-                const CnnLayer::Saved& s, const CnnLayer::Work& w, int64_t b) const {
-    float *y = s.image(b, layer.conv), *moments = w.moments + 2 * b * layer.conv.out;
-    k_.forward(padded, w.panels, y, layer.conv);
-    if (layer.needs_moments(context))
-      k_.moments(y, moments, moments + layer.conv.out, pixels(), layer.conv.out);
-  }
-
   /// Makes the second layer's padded input: norm and activation of what the first put out.
   void pack_hidden(const Saved& s, int64_t b, float* padded) const {
     const CnnLayer& first = layers_[0];
@@ -264,7 +251,7 @@ class CnnBlock final : public CnnSegment {
     const CnnLayer &first = layers_[0], &second = layers_[1];
     const ConvShape& conv = second.conv;
     const int64_t stride = 2 * conv.in;
-    k_.pack_weight_backward(second.weight(context), w.layers[1].backward_panels, conv);
+    second.pack_weight_backward(context, w.layers[1]);
     for (int64_t b = 0; b < shape_.batch; ++b) {
       float* d = w.hidden + b * conv.inputs();
 
@@ -273,14 +260,14 @@ class CnnBlock final : public CnnSegment {
         pack_hidden(s, b, w.padded[1]);
         weight_gradient(second, s.layers[1], w.layers[1], w, w.padded[1], after, b);
       } else {
-        norm_backward(second, s.layers[1], w.layers[1], w, after, b);
+        second.norm_backward(s.layers[1], w.layers[1], after, b, w.padded_gradient);
       }
       k_.input_gradient(w.padded_gradient, w.layers[1].backward_panels, d, conv, false);
       k_.join_backward(d, nullptr, s.layers[0].image(b, first.conv), first.affine(s.layers[0], b),
                        first.mean(s.layers[0], b), {}, act_, d, w.sums + b * stride, pixels(),
                        conv.in);
     }
-    if (whole) k_.unpack_weight(w.layers[1].gradient_panels, second.weight_gradient(context), conv);
+    if (whole) second.finish_weight_gradient(context, w.layers[1]);
     first.backward(context, sides, s.layers[0], w.layers[0], w.sums, w.sums + conv.in, stride);
   }
 
@@ -289,11 +276,8 @@ class CnnBlock final : public CnnSegment {
   void first_backward(const Context& context, const Saved& s, const Work& w, const float* x,
                       const float* d, const float* after, float* dx, bool whole) const {
     const CnnLayer& first = layers_[0];
-    const ConvShape& conv = first.conv;
-    k_.pack_weight_backward(first.weight(context), w.layers[0].backward_panels, conv);
-    if (shortcut_)
-      k_.pack_weight_backward(shortcut_->weight(context), w.shortcut.backward_panels,
-                              shortcut_->conv);
+    first.pack_weight_backward(context, w.layers[0]);
+    if (shortcut_) shortcut_->pack_weight_backward(context, w.shortcut);
     for (int64_t b = 0; b < shape_.batch; ++b) {
       if (whole) pack_input(x, b, w.padded[0]);
 
@@ -304,10 +288,8 @@ class CnnBlock final : public CnnSegment {
         layer_gradients(*shortcut_, s.shortcut, w.shortcut, w, after, b, dx, true, whole);
     }
     if (!whole) return;
-    k_.unpack_weight(w.layers[0].gradient_panels, first.weight_gradient(context), conv);
-    if (shortcut_)
-      k_.unpack_weight(w.shortcut.gradient_panels, shortcut_->weight_gradient(context),
-                       shortcut_->conv);
+    first.finish_weight_gradient(context, w.layers[0]);
+    if (shortcut_) shortcut_->finish_weight_gradient(context, w.shortcut);
   }
 
   /// One image's gradients of a layer that reads the block's input.
@@ -317,7 +299,7 @@ class CnnBlock final : public CnnSegment {
     if (whole) {
       weight_gradient(layer, s, lw, w, w.padded[0], d, b);
     } else {
-      norm_backward(layer, s, lw, w, d, b);
+      layer.norm_backward(s, lw, d, b, w.padded_gradient);
     }
     k_.input_gradient(w.padded_gradient, lw.backward_panels, dx + b * layer.conv.inputs(),
                       layer.conv, add);
@@ -327,19 +309,12 @@ class CnnBlock final : public CnnSegment {
     const ConvShape& conv = layers_[0].conv;
     k_.pack(x + b * conv.inputs(), nullptr, act_, padded, conv.height, conv.width, conv.in);
   }
-  /// Leaves in padded_gradient the gradient of the convolution's output, of which its own are made.
-  void norm_backward(const CnnLayer& layer, const CnnLayer::Saved& s, const CnnLayer::Work& lw,
-                     const Work& w, const float* d, int64_t b) const {
-    const ConvShape& conv = layer.conv;
-    k_.norm_backward(d + b * conv.outputs(), s.image(b, conv), layer.gradient(s, lw, b),
-                     w.padded_gradient, conv.out_height(), conv.out_width(), conv.out);
-  }
-
-  /// The first image overwrites the panels, the others add to them in order.
+  /// Leaves in padded_gradient the gradient of the convolution's output, of which its weight's is
+  /// made.
   void weight_gradient(const CnnLayer& layer, const CnnLayer::Saved& s, const CnnLayer::Work& lw,
                        const Work& w, const float* padded, const float* d, int64_t b) const {
-    norm_backward(layer, s, lw, w, d, b);
-    k_.weight_gradient(padded, w.padded_gradient, lw.gradient_panels, layer.conv, b == 0);
+    layer.norm_backward(s, lw, d, b, w.padded_gradient);
+    layer.add_weight_gradient(padded, w.padded_gradient, lw, b);
   }
 
   const CnnBlockShape block_;

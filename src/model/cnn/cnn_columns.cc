@@ -14,25 +14,6 @@ namespace tutti {
 
 namespace {
 
-// Every reason why the network cannot be cut. A group norm whose groups span columns would need
-// statistics of channels that a column does not have.
-void check(const CnnPlan& plan, const Job& job) {
-  const int64_t columns = job.train.tensor_slices;
-  std::vector<std::string> faults;
-  for (const int64_t channels : job.model.channels) {
-    check_cut("model.channels", channels, columns, faults);
-    if (plan.shape.norm == NormKind::kGroup && plan.shape.groups(channels) % columns != 0)
-      faults.push_back(
-          fmt::format("train.tensor_slices = {} but model.norm = \"{}\" has {} of {} channels, "
-                      "which a cut would divide; "
-                      "use batch or none",
-                      columns, job.model.norm,
-                      plan.shape.groups(channels) == 1 ? "one group" : "groups", channels));
-  }
-  check_cut("model.classes", plan.shape.classes, columns, faults);
-  if (!faults.empty()) throw Error(fmt::format("{}", fmt::join(faults, "\n")));
-}
-
 /// Makes a column's blocks. `x` is the whole border that a block puts out.
 class Column {
  public:
@@ -144,8 +125,26 @@ class Column {
 
 }  // namespace
 
+// Every reason why the network cannot be cut. A group norm whose groups span columns would need
+// statistics of channels that a column does not have.
+void check_cnn_columns(const CnnPlan& plan, const Job& job) {
+  const int64_t columns = job.train.tensor_slices;
+  std::vector<std::string> faults;
+  for (const int64_t channels : job.model.channels) {
+    check_cut("model.channels", channels, columns, faults);
+    if (plan.shape.norm == NormKind::kGroup && plan.shape.groups(channels) % columns != 0)
+      faults.push_back(
+          fmt::format("train.tensor_slices = {} but model.norm = \"{}\" has {} of {} channels, "
+                      "which a cut would divide; "
+                      "use batch or none",
+                      columns, job.model.norm,
+                      plan.shape.groups(channels) == 1 ? "one group" : "groups", channels));
+  }
+  check_cut("model.classes", plan.shape.classes, columns, faults);
+  if (!faults.empty()) throw Error(fmt::format("{}", fmt::join(faults, "\n")));
+}
+
 void add_cnn_columns(const CnnPlan& plan, const Job& job, Model& model) {
-  check(plan, job);
   const std::vector<Block> whole = cnn_blocks(plan, job.model);
   const int64_t columns = job.train.tensor_slices;
   model.columns = static_cast<int>(columns);

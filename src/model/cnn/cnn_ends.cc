@@ -11,11 +11,11 @@ namespace {
 
 class CnnStem final : public CnnSegment {
  public:
-  CnnStem(const CnnPlan& plan, Border images, const ConvKernels& kernels)
-      : CnnSegment("stem", plan.shape, std::move(images), cnn_stream(plan, 0)),
-        layer_(plan.shape, plan.stem, 0),
-        act_(plan.shape.activation),
-        k_(kernels) {}
+  CnnStem(const CnnPlan& plan, Border images, Border out, const ConvKernels& kernels)
+      : CnnSegment("stem", plan.shape, std::move(images), std::move(out)),
+        k_(kernels),
+        layer_(plan.shape, plan.stem, 0, kernels),
+        act_(plan.shape.activation) {}
 
   int64_t saved_bytes() const override { return saved(Carver{}).bytes; }
   int64_t work_bytes() const override { return work(Carver{}).bytes; }
@@ -33,13 +33,10 @@ class CnnStem final : public CnnSegment {
     // As in a block: the convolution image by image, then the norm's statistics over the
     // micro-batch, then what needs them.
     clear(w);
-    k_.pack_weight(layer_.weight(context), w.layer.panels, conv);
+    layer_.pack_weight(context, w.layer);
     for (int64_t b = 0; b < shape_.batch; ++b) {
-      float *y = s.image(b, conv), *moments = w.layer.moments + 2 * b * conv.out;
       k_.pack_planes(floats(in[0]) + b * conv.inputs(), w.padded, conv.height, conv.width, conv.in);
-      k_.forward(w.padded, w.layer.panels, y, conv);
-      if (layer_.needs_moments(context))
-        k_.moments(y, moments, moments + conv.out, conv.height * conv.width, conv.out);
+      layer_.convolve(context, w.padded, s, w.layer, b);
     }
     layer_.statistics(context, s, w.layer);
     for (int64_t b = 0; b < shape_.batch; ++b) {
@@ -116,9 +113,9 @@ class CnnStem final : public CnnSegment {
                        layer_.gradient(s, w.layer, b), act_, shape_.pool, w.padded_gradient,
                        conv.height, conv.width, conv.out);
       k_.pack_planes(images + b * conv.inputs(), w.padded, conv.height, conv.width, conv.in);
-      k_.weight_gradient(w.padded, w.padded_gradient, w.layer.gradient_panels, conv, b == 0);
+      layer_.add_weight_gradient(w.padded, w.padded_gradient, w.layer, b);
     }
-    k_.unpack_weight(w.layer.gradient_panels, layer_.weight_gradient(context), conv);
+    layer_.finish_weight_gradient(context, w.layer);
   }
 
   // The layouts of saved memory and of scratch. Without memory they only count.
@@ -155,17 +152,17 @@ class CnnStem final : public CnnSegment {
     return layer_.conv.height / 2 * (layer_.conv.width / 2) * layer_.conv.out;
   }
 
+  const ConvKernels& k_;
   const CnnLayer layer_;
   const Activation act_;
-  const ConvKernels& k_;
 };
 
 class CnnHead final : public CnnSegment {
  public:
-  CnnHead(const CnnPlan& plan, const CnnTables& tables)
-      : CnnSegment("head", plan.shape, cnn_stream(plan, plan.blocks.size()), cnn_logits(plan)),
-        pixels_(plan.blocks.back().height() * plan.blocks.back().width()),
-        features_(plan.blocks.back().channels()),
+  CnnHead(const CnnShape& shape, const Border& images, Border out, const CnnTables& tables)
+      : CnnSegment("head", shape, images, std::move(out)),
+        pixels_(images.dims[1] * images.dims[2]),
+        features_(images.dims[3]),
         tables_(tables) {}
 
   int64_t saved_bytes() const override { return saved(Carver{}).bytes; }
@@ -269,12 +266,13 @@ class CnnHead final : public CnnSegment {
 
 }  // namespace
 
-std::unique_ptr<Segment> make_cnn_stem(const CnnPlan& plan, const Border& images,
+std::unique_ptr<Segment> make_cnn_stem(const CnnPlan& plan, const Border& images, const Border& out,
                                        const CnnTables& tables) {
-  return std::make_unique<CnnStem>(plan, images, tables.conv);
+  return std::make_unique<CnnStem>(plan, images, out, tables.conv);
 }
-std::unique_ptr<Segment> make_cnn_head(const CnnPlan& plan, const CnnTables& tables) {
-  return std::make_unique<CnnHead>(plan, tables);
+std::unique_ptr<Segment> make_cnn_head(const CnnShape& shape, const Border& in, const Border& out,
+                                       const CnnTables& tables) {
+  return std::make_unique<CnnHead>(shape, in, out, tables);
 }
 
 Border cnn_stream(const CnnPlan& plan, size_t index) {

@@ -47,6 +47,19 @@ bool CnnLayer::needs_moments(const Context& context) const {
          (shape_.norm == NormKind::kBatch && context.pass.training);
 }
 
+void CnnLayer::convolve(const Context& context, const float* padded, const Saved& s, const Work& w,
+                        int64_t image) const {
+  float *y = s.image(image, conv), *moments = w.moments + 2 * image * conv.out;
+  k_.forward(padded, w.panels, y, conv);
+  if (needs_moments(context)) k_.moments(y, moments, moments + conv.out, pixels(), conv.out);
+}
+
+void CnnLayer::norm_backward(const Saved& s, const Work& w, const float* d, int64_t image,
+                             float* padded_gradient) const {
+  k_.norm_backward(d + image * conv.outputs(), s.image(image, conv), gradient(s, w, image),
+                   padded_gradient, conv.out_height(), conv.out_width(), conv.out);
+}
+
 // Combines the images' own means and centred squares (Chan). Nothing is lost by cancellation, as it
 // would be with sums of y^2.
 void CnnLayer::batch_statistics(const Saved& s, const Work& w) const {

@@ -1,5 +1,5 @@
 // The CNN under autograd: the same blocks, parameters, buffers and dropout masks as by hand, from
-// ATen's operations; and the CNN in columns, which exists only in this form.
+// ATen's operations, whole or in columns.
 #pragma once
 
 #include "model/adapt/adaptor.h"
@@ -21,8 +21,10 @@ void add_cnn_reference(const CnnPlan& plan, const Job& job, Model& model);
 ///             first   x -> hidden, gathered; shortcut, the channels of this column
 ///             second  hidden, shortcut -> parts
 ///   head    x -> parts, gathered; join: parts -> logits
-/// Throws Error with every reason why it cannot be cut; a norm whose groups span columns is one.
+/// That it can be cut has been checked.
 void add_cnn_columns(const CnnPlan& plan, const Job& job, Model& model);
+/// Throws Error with every reason why it cannot be cut; a norm whose groups span columns is one.
+void check_cnn_columns(const CnnPlan& plan, const Job& job);
 
 /// A convolution with its norm under autograd. p are its parameters, `groups` a group norm's number
 /// of groups.

@@ -51,7 +51,7 @@ void add_layer(Block& block, const CnnShape& shape, const ConvShape& conv,
 }  // namespace
 
 int64_t CnnShape::groups(int64_t channels) const {
-  return layer ? 1 : std::gcd<int64_t>(channels, 8);
+  return layer ? 1 : std::gcd<int64_t>(channels * columns, 8) / columns;
 }
 
 CnnPlan cnn_plan(const Job& job) {
@@ -126,7 +126,7 @@ Dropout cnn_dropout(const CnnShape& shape, const Pass& pass) {
   return {pass.training ? shape.dropout : 0.0,
           pass.seed,
           static_cast<uint64_t>(pass.step),
-          static_cast<uint32_t>(pass.block),
+          static_cast<uint32_t>(pass.block / shape.columns),
           0,
           pass.first_sample,
           1};

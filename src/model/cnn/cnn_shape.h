@@ -23,6 +23,8 @@ struct CnnShape {
   Pool pool;
   double dropout;
   bool residual;
+  /// Of a column: how many there are. Its classes and its convolutions' outputs are its own part.
+  int64_t columns = 1;
   int64_t groups(int64_t channels) const;
   int norm_parameters() const {
     return norm == NormKind::kBatch ? 4 : norm == NormKind::kGroup ? 2 : 1;

@@ -12,13 +12,14 @@ namespace {
 
 constexpr const char* kParts = "parts";
 
-// Makes one tensor [B, C, ...] of gathered parts [S, B, C / S, ...]; backward cuts the gradient the
-// same way. It has no parameters, so its weight part is empty.
+// Makes one tensor [B, C, ...] of gathered parts [S, B, C / S, ...], or joins them at another dim;
+// backward cuts the gradient the same way. It has no parameters, so its weight part is empty.
 class Join final : public Segment {
  public:
-  Join(Border whole, const Columns& columns, Whole gradient)
-      : in_(gathered_parts(whole, columns.count)),
+  Join(Border whole, const Columns& columns, Whole gradient, size_t dim)
+      : in_(gathered_parts(whole, columns.count, dim)),
         out_(std::move(whole)),
+        dim_(dim),
         column_(columns.column),
         gradient_(gradient) {
     in_.name = kParts;
@@ -50,12 +51,14 @@ class Join final : public Segment {
  private:
   /// A view of the whole with the dims of the gathered parts.
   at::Tensor parts(const at::Tensor& whole) const {
-    std::vector<int64_t> dims = in_.dims;
-    std::swap(dims[0], dims[1]);
-    return whole.view(dims).transpose(0, 1);
+    std::vector<int64_t> dims(in_.dims.begin() + 1, in_.dims.end());
+    const auto dim = static_cast<int64_t>(dim_);
+    dims.insert(dims.begin() + dim, in_.dims[0]);
+    return whole.view(dims).movedim(dim, 0);
   }
 
   Border in_, out_;
+  size_t dim_;
   int64_t column_;
   Whole gradient_;
 };
@@ -102,16 +105,16 @@ void check_cut(const std::string& what, int64_t size, int64_t columns,
         fmt::format("{} = {} cannot be cut into train.tensor_slices = {}", what, size, columns));
 }
 
-Border column_part(const Border& whole, int64_t columns) {
+Border column_part(const Border& whole, int64_t columns, size_t dim) {
   Border part = whole;
-  part.dims[1] /= columns;
+  part.dims[dim] /= columns;
   part.exchange = Exchange::kGather;
   return part;
 }
 
-Border gathered_parts(const Border& whole, int64_t columns) {
+Border gathered_parts(const Border& whole, int64_t columns, size_t dim) {
   Border parts = whole;
-  parts.dims[1] /= columns;
+  parts.dims[dim] /= columns;
   parts.dims.insert(parts.dims.begin(), columns);
   return parts;
 }
@@ -120,12 +123,13 @@ at::Tensor joined_parts(const at::Tensor& gathered) {
   return gathered.transpose(0, 1).flatten(1, 2);
 }
 
-std::unique_ptr<Segment> join_segment(const Border& whole, const Columns& columns, Whole gradient) {
-  return std::make_unique<Join>(whole, columns, gradient);
+std::unique_ptr<Segment> join_segment(const Border& whole, const Columns& columns, Whole gradient,
+                                      size_t dim) {
+  return std::make_unique<Join>(whole, columns, gradient, dim);
 }
 
-Border joined_part(const Border& whole, const Columns& columns) {
-  Border part = column_part(whole, columns.count);
+Border joined_part(const Border& whole, const Columns& columns, size_t dim) {
+  Border part = column_part(whole, columns.count, dim);
   part.name = kParts;
   return part;
 }

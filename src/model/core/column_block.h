@@ -35,11 +35,11 @@ Block column_block(const Block& whole, const Columns& columns);
 void check_cut(const std::string& what, int64_t size, int64_t columns,
                std::vector<std::string>& faults);
 
-/// The border that a column's layer puts out if the layer's whole output is `whole` [B, C, ...]:
-/// [B, C / S, ...], to be gathered.
-Border column_part(const Border& whole, int64_t columns);
+/// The border that a column's layer puts out if the layer's whole output is `whole`, of which `dim`
+/// is cut: [B, C / S, ...], to be gathered.
+Border column_part(const Border& whole, int64_t columns, size_t dim = 1);
 /// The same border as the next segment reads it: [S, B, C / S, ...].
-Border gathered_parts(const Border& whole, int64_t columns);
+Border gathered_parts(const Border& whole, int64_t columns, size_t dim = 1);
 /// The whole tensor that gathered parts make up.
 at::Tensor joined_parts(const at::Tensor& gathered);
 
@@ -54,8 +54,8 @@ enum class Whole {
 /// The last segment of a block: reads gathered parts of `whole` from a border named "parts" and
 /// puts out the whole. No exchange follows it, so a pipeline may be cut there.
 std::unique_ptr<Segment> join_segment(const Border& whole, const Columns& columns,
-                                      Whole gradient = Whole::kSummed);
+                                      Whole gradient = Whole::kSummed, size_t dim = 1);
 /// The border that the join reads, as the column's layer puts it out.
-Border joined_part(const Border& whole, const Columns& columns);
+Border joined_part(const Border& whole, const Columns& columns, size_t dim = 1);
 
 }  // namespace tutti

@@ -1,6 +1,6 @@
-// Builds the autoencoder from dense layers, and the part of it that decodes. The code's divergence
-// from a standard normal travels through the decoder as a border of its own, since only the last
-// segment may make the loss.
+// Builds the autoencoder from dense layers, and the part of it that decodes: by hand on the CPU, by
+// autograd elsewhere. The code's divergence from a standard normal travels through the decoder as a
+// border of its own, since only the last segment may make the loss.
 #include "model/dense/autoencoder.h"
 
 #include <ATen/TensorOperators.h>
@@ -13,7 +13,9 @@
 
 #include "config/job_parts.h"
 #include "model/adapt/adaptor.h"
+#include "model/core/by_hand.h"
 #include "model/core/data_borders.h"
+#include "model/dense/autoencoder_segments.h"
 #include "model/dense/dense.h"
 #include "model/dense/keyed_normals.h"
 #include "model/loss/loss.h"
@@ -26,7 +28,13 @@ namespace {
 /// (mean and logarithm of the variance): training draws from it, evaluation takes the mean.
 Block code_block(const Job& job, const Border& in, const Border& code, const Border& kl) {
   const bool variational = job.model.variational;
-  const int64_t latent = job.model.latent;
+  const int64_t latent = job.model.latent, outputs = variational ? 2 * latent : latent;
+  if (by_hand(job)) {
+    const Border linear{"statistics", {in.dims[0], outputs}};
+    Block block = linear_block(job, "code", in, linear);
+    block.segments.push_back(make_code(linear, code, kl));
+    return block;
+  }
   TensorFunction function = [variational, latent](const Pass& pass, Tensors p, Tensors x) {
     const at::Tensor y = at::linear(x[0], p[0], p[1]).to(at::kFloat);
     if (!variational) return std::vector<at::Tensor>{y, at::zeros({y.size(0)}, y.options())};
@@ -37,7 +45,6 @@ Block code_block(const Job& job, const Border& in, const Border& code, const Bor
     const at::Tensor noise = keyed_normals(pass, y.size(0), latent, y.device());
     return std::vector<at::Tensor>{mean + (0.5 * log_variance).exp() * noise, divergence};
   };
-  const int64_t outputs = variational ? 2 * latent : latent;
   return adapt("code", linear_parameters(job, "", in.dims[1], outputs), std::move(function), {in},
                {code, kl}, built_in_options(job));
 }
@@ -51,10 +58,14 @@ at::Tensor values_of(const at::Tensor& output, bool probabilities) {
 
 std::unique_ptr<Segment> loss_of(const Job& job, const Border& output, const Border& kl,
                                  const std::vector<Border>& data) {
+  const Border values{"values", output.dims};
+  if (by_hand(job))
+    return make_reconstruction(output, values, is_bce(job),
+                               Compared{element_loss(job.loss), job.loss, data[0], data[1], kl});
   AutogradSegment::Spec spec;
   spec.name = "loss";
   spec.inputs = {output, data[0], data[1], kl};
-  spec.outputs = {{"values", output.dims}, {"loss", {2}, at::kDouble}};
+  spec.outputs = {values, {"loss", {2}, at::kDouble}};
 
   // The count is that of the reconstruction; the divergence is added to the sum alone. Rows of
   // padding count in neither.
@@ -107,6 +118,12 @@ Model make_decoder(const Job& job) {
   add_decoder(model, job, model.data[0], output, {});
 
   // A model must end with a loss; a decoder alone has none, so its sum and count are zero.
+  model.output = "values";
+  if (by_hand(job)) {
+    model.blocks.back().segments.push_back(
+        make_reconstruction(output, values, is_bce(job), std::nullopt));
+    return model;
+  }
   AutogradSegment::Spec spec;
   spec.name = "values";
   spec.inputs = {output};
@@ -117,7 +134,6 @@ Model make_decoder(const Job& job) {
   };
   spec.options.captures = true;
   model.blocks.back().segments.push_back(std::make_unique<AutogradSegment>(std::move(spec)));
-  model.output = "values";
   return model;
 }
 

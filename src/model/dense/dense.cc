@@ -1,5 +1,4 @@
-// Dense layers as blocks of one segment each, whole or one column of them: by hand on the CPU, by
-// autograd on GPUs, with batch norm and in columns.
+// Dense layers as blocks, whole or one column of them: by hand on the CPU, by autograd elsewhere.
 #include "model/dense/dense.h"
 
 #include <ATen/TensorOperators.h>
@@ -21,7 +20,7 @@ namespace tutti {
 
 namespace {
 
-constexpr double kNormEps = 1e-5, kBatchMomentum = 0.1;
+constexpr double kNormEps = 1e-5;
 
 /// Adds a norm's parameters; they follow weight and bias.
 void add_norm(std::vector<Parameter>& parameters, NormKind norm, int64_t width) {
@@ -72,14 +71,24 @@ Layer dense_layer(const Job& job, const Columns& columns) {
   };
 }
 
+/// The same for a layer by hand.
+DenseLayerConfig dense_config(const Job& job, const Columns& columns) {
+  return {norm_of(job), job.model.activation, job.model.dropout, columns};
+}
+
 at::Tensor linear_layer(const Pass&, Tensors p, const at::Tensor& x) {
   return at::linear(x, p[0], p[1]);
 }
 
-/// A block of one layer. `passed` borders are copied from its inputs to its outputs.
-Block layer_block(const Job& job, std::string name, std::vector<Parameter> parameters,
-                  const Border& in, const Border& out, const std::vector<Border>& passed,
-                  Layer layer) {
+/// Adds a layer to a block that has its parameters, by hand or under autograd. `passed` borders are
+/// copied from its inputs to its outputs.
+Block layer_block(const Job& job, Block block, const DenseLayerConfig& config, Layer layer,
+                  const Border& in, const Border& out, const std::vector<Border>& passed) {
+  if (by_hand(job)) {
+    block.segments.push_back(make_dense_layer(
+        config, kernels(path_of(job.layout), job.numerics.matmul), in, out, passed));
+    return block;
+  }
   std::vector<Border> inputs = {in}, outputs = {out};
   inputs.insert(inputs.end(), passed.begin(), passed.end());
   outputs.insert(outputs.end(), passed.begin(), passed.end());
@@ -95,8 +104,17 @@ Block layer_block(const Job& job, std::string name, std::vector<Parameter> param
     for (size_t i = 1; i < tensors.size(); ++i) results.push_back(tensors[i].clone());
     return results;
   };
-  return adapt(std::move(name), std::move(parameters), std::move(function), std::move(inputs),
-               std::move(outputs), std::move(options));
+  return adapt(std::move(block.name), std::move(block.parameters), std::move(function),
+               std::move(inputs), std::move(outputs), std::move(options));
+}
+
+/// A column of a layer, which ends with the join of all columns' parts.
+Block layer_column(const Job& job, const Block& whole, const DenseLayerConfig& config, Layer layer,
+                   const Border& in, const Border& out, const Columns& columns, Whole gradient) {
+  Block block = layer_block(job, column_block(whole, columns), config, std::move(layer), in,
+                            joined_part(out, columns), {});
+  block.segments.push_back(join_segment(out, columns, gradient));
+  return block;
 }
 
 /// Parameters of a dense layer. Refuses batch norm where it could not be computed.
@@ -111,28 +129,6 @@ std::vector<Parameter> dense_parameters(const Job& job, const Border& in, const 
   return parameters;
 }
 
-/// A column of a layer, which ends with the join of all columns' parts.
-Block layer_column(const Job& job, const Block& whole, const Border& in, const Border& out,
-                   const Columns& columns, Whole gradient, Layer layer) {
-  Block part = column_block(whole, columns);
-  Block block = layer_block(job, std::move(part.name), std::move(part.parameters), in,
-                            joined_part(out, columns), {}, std::move(layer));
-  block.segments.push_back(join_segment(out, columns, gradient));
-  return block;
-}
-
-/// Whether layers are computed by hand, which they are on the CPU. Batch norm is ATen's everywhere.
-bool by_hand(const Job& job, NormKind norm) { return by_hand(job) && norm != NormKind::kBatch; }
-
-Block block_by_hand(const Job& job, std::string name, std::vector<Parameter> parameters,
-                    const DenseLayerConfig& config, const Border& in, const Border& out,
-                    const std::vector<Border>& passed) {
-  Block block{std::move(name), std::move(parameters), {}};
-  block.segments.push_back(
-      make_dense_layer(config, kernels(path_of(job.layout), job.numerics.matmul), in, out, passed));
-  return block;
-}
-
 }  // namespace
 
 std::vector<Parameter> linear_parameters(const Job& job, const std::string& prefix, int64_t in,
@@ -143,20 +139,15 @@ std::vector<Parameter> linear_parameters(const Job& job, const std::string& pref
 
 Block dense_block(const Job& job, std::string name, const Border& in, const Border& out,
                   const std::vector<Border>& passed) {
-  if (const NormKind norm = norm_of(job); by_hand(job, norm))
-    return block_by_hand(job, std::move(name), dense_parameters(job, in, out),
-                         {norm, job.model.activation, job.model.dropout}, in, out, passed);
-  return layer_block(job, std::move(name), dense_parameters(job, in, out), in, out, passed,
-                     dense_layer(job, {}));
+  return layer_block(job, {std::move(name), dense_parameters(job, in, out), {}},
+                     dense_config(job, {}), dense_layer(job, {}), in, out, passed);
 }
 
 Block linear_block(const Job& job, std::string name, const Border& in, const Border& out,
                    const std::vector<Border>& passed) {
-  if (by_hand(job, NormKind::kNone))
-    return block_by_hand(job, std::move(name), linear_parameters(job, "", in.dims[1], out.dims[1]),
-                         {}, in, out, passed);
-  return layer_block(job, std::move(name), linear_parameters(job, "", in.dims[1], out.dims[1]), in,
-                     out, passed, linear_layer);
+  return layer_block(job,
+                     {std::move(name), linear_parameters(job, "", in.dims[1], out.dims[1]), {}}, {},
+                     linear_layer, in, out, passed);
 }
 
 Block dense_column(const Job& job, const std::string& name, const Border& in, const Border& out,
@@ -168,14 +159,14 @@ Block dense_column(const Job& job, const std::string& name, const Border& in, co
                     "layer, which are cut; "
                     "use batch or none",
                     columns.count, norm));
-  return layer_column(job, {name, dense_parameters(job, in, out), {}}, in, out, columns,
-                      Whole::kSummed, dense_layer(job, columns));
+  return layer_column(job, {name, dense_parameters(job, in, out), {}}, dense_config(job, columns),
+                      dense_layer(job, columns), in, out, columns, Whole::kSummed);
 }
 
 Block linear_column(const Job& job, const std::string& name, const Border& in, const Border& out,
                     const Columns& columns, Whole gradient) {
-  return layer_column(job, {name, linear_parameters(job, "", in.dims[1], out.dims[1]), {}}, in, out,
-                      columns, gradient, linear_layer);
+  return layer_column(job, {name, linear_parameters(job, "", in.dims[1], out.dims[1]), {}}, {},
+                      linear_layer, in, out, columns, gradient);
 }
 
 void add_dense(Model& model, const Job& job, const std::string& prefix,

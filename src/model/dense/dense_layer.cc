@@ -1,5 +1,6 @@
 #include "model/dense/dense_layer.h"
 
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -12,7 +13,7 @@ namespace tutti {
 namespace {
 
 constexpr float kNormEps = 1e-5f;
-enum Place : int { kWeight, kBias, kNormWeight, kNormBias };
+enum Place : int { kWeight, kBias, kNormWeight, kNormBias, kNormMean, kNormVariance };
 
 class DenseLayer final : public Segment {
  public:
@@ -25,8 +26,8 @@ class DenseLayer final : public Segment {
         width_(out.dims[1]),
         inputs_{in},
         outputs_{out} {
-    TUTTI_CHECK(config.norm == NormKind::kNone || layer_norm() || rms_norm(),
-                "a dense layer by hand has no norm {}", config.norm);
+    TUTTI_CHECK(config.norm == NormKind::kNone || normed(), "a dense layer has no norm {}",
+                config.norm);
     inputs_.insert(inputs_.end(), passed.begin(), passed.end());
     outputs_.insert(outputs_.end(), passed.begin(), passed.end());
   }
@@ -63,6 +64,11 @@ class DenseLayer final : public Segment {
       k_.layer_norm(y, parameter(kNormWeight), parameter(kNormBias), normal, s.mean, s.rstd, rows_,
                     width_, kNormEps);
     if (rms_norm()) k_.rms_norm(y, parameter(kNormWeight), normal, s.rstd, rows_, width_, kNormEps);
+    if (batch_norm()) {
+      batch_statistics(context, s, y);
+      k_.batch_norm(y, s.mean, s.rstd, parameter(kNormWeight), parameter(kNormBias), normal, rows_,
+                    width_);
+    }
     if (config_.activation)
       k_.bias_activation(s.left, biased ? nullptr : parameter(kBias), result, rows_, width_,
                          *config_.activation);
@@ -99,16 +105,49 @@ class DenseLayer final : public Segment {
   }
 
  private:
+  struct Saved;
+
   bool layer_norm() const { return config_.norm == NormKind::kLayer; }
   bool rms_norm() const { return config_.norm == NormKind::kRms; }
+  bool batch_norm() const { return config_.norm == NormKind::kBatch; }
+  bool normed() const { return layer_norm() || rms_norm() || batch_norm(); }
   size_t bytes_of_result() const { return static_cast<size_t>(rows_ * width_) * sizeof(float); }
+  size_t bytes_of_columns() const { return static_cast<size_t>(width_) * sizeof(float); }
 
   Dropout dropout_of(const Pass& pass) const {
     return {.rate = pass.training ? config_.dropout : 0,
             .seed = pass.seed,
             .step = static_cast<uint64_t>(pass.step),
-            .block = static_cast<uint32_t>(pass.block),
-            .first_sample = pass.first_sample};
+            .block = static_cast<uint32_t>(pass.block / config_.columns.count),
+            .first_sample = pass.first_sample,
+            .first_column = config_.columns.column * width_,
+            .all_columns = config_.columns.count * width_};
+  }
+
+  /// Batch norm's mean and 1 / deviation: the micro-batch's in training, else the running ones.
+  void batch_statistics(const Context& context, const Saved& s, const float* y) const {
+    const float* variance = s.variance;
+    if (context.pass.training) {
+      k_.column_moments(y, s.mean, s.variance, rows_, width_);
+    } else {
+      std::memcpy(s.mean, floats(context.parameters[kNormMean]), bytes_of_columns());
+      variance = floats(context.parameters[kNormVariance]);
+    }
+    for (int64_t c = 0; c < width_; ++c) s.rstd[c] = 1 / std::sqrt(variance[c] + kNormEps);
+  }
+
+  /// What this micro-batch proposes for the running statistics, whose variance is unbiased.
+  void propose(const Context& context, const SideGradients& sides, const Saved& s) const {
+    const double unbiased = static_cast<double>(rows_) / static_cast<double>(rows_ - 1);
+    const auto mixed = [&](Place place, const float* seen, double factor) {
+      const float* old = floats(context.parameters[place]);
+      float* to = sides(place);
+      for (int64_t c = 0; c < width_; ++c)
+        to[c] = static_cast<float>((1 - kBatchMomentum) * static_cast<double>(old[c]) +
+                                   kBatchMomentum * factor * static_cast<double>(seen[c]));
+    };
+    mixed(kNormMean, s.mean, 1);
+    mixed(kNormVariance, s.variance, unbiased);
   }
 
   /// Copies what only passes by: an output may not be an input's tensor.
@@ -128,22 +167,27 @@ class DenseLayer final : public Segment {
       k_.dropout_backward(from, d, w.sums, rows_, width_, &dropout);
       from = d;
     }
-    const bool normed = s.linear != nullptr;
+    const bool has_norm = normed();
     if (config_.activation) {
-      k_.activation_backward(from, s.left, d, normed ? w.sums : sides(kBias), rows_, width_,
+      k_.activation_backward(from, s.left, d, has_norm ? w.sums : sides(kBias), rows_, width_,
                              *config_.activation);
       from = d;
     }
 
-    const float* gamma = normed ? floats(context.parameters[kNormWeight]) : nullptr;
+    const float* gamma = has_norm ? floats(context.parameters[kNormWeight]) : nullptr;
     if (layer_norm())
       k_.layer_norm_backward(from, s.linear, s.mean, s.rstd, gamma, nullptr, d, sides(kNormWeight),
                              sides(kNormBias), rows_, width_);
     if (rms_norm())
       k_.rms_norm_backward(from, s.linear, s.rstd, gamma, nullptr, d, sides(kNormWeight), rows_,
                            width_);
-    if (normed) from = d;
-    if (normed || !config_.activation) k_.column_sums(from, sides(kBias), rows_, width_);
+    if (batch_norm()) {
+      k_.batch_norm_backward(from, s.linear, s.mean, s.rstd, gamma, d, sides(kNormWeight),
+                             sides(kNormBias), rows_, width_);
+      propose(context, sides, s);
+    }
+    if (has_norm) from = d;
+    if (has_norm || !config_.activation) k_.column_sums(from, sides(kBias), rows_, width_);
     return from;
   }
 
@@ -161,17 +205,19 @@ class DenseLayer final : public Segment {
 
   // The layouts of memory. Without memory they only count.
   struct Saved {
-    float* linear = nullptr;  // with a norm: what it normalised
-    float* left = nullptr;    // with an activation: what its backward needs
-    float *mean = nullptr, *rstd = nullptr;
+    float* linear = nullptr;                 // with a norm: what it normalised
+    float* left = nullptr;                   // with an activation: what its backward needs
+    float *mean = nullptr, *rstd = nullptr;  // of rows, or of columns for a batch norm
+    float* variance = nullptr;               // batch norm's
     int64_t bytes = 0;
   };
   Saved saved(Carver memory) const {
     Saved s;
-    if (layer_norm() || rms_norm()) {
+    if (normed()) {
       s.linear = memory.floats(rows_ * width_);
-      s.mean = memory.floats(rows_);
-      s.rstd = memory.floats(rows_);
+      s.mean = memory.floats(batch_norm() ? width_ : rows_);
+      s.rstd = memory.floats(batch_norm() ? width_ : rows_);
+      s.variance = memory.floats(batch_norm() ? width_ : 0);
     }
     if (config_.activation) s.left = memory.floats(rows_ * width_);
     s.bytes = memory.bytes();
@@ -194,8 +240,12 @@ class DenseLayer final : public Segment {
   Deferred deferred(Carver& memory) const {
     float* gradient = memory.floats(rows_ * width_);
     SideGradients sides({{kBias, width_}}, memory);
-    if (layer_norm() || rms_norm()) sides.add({kNormWeight, width_}, memory);
-    if (layer_norm()) sides.add({kNormBias, width_}, memory);
+    if (normed()) sides.add({kNormWeight, width_}, memory);
+    if (layer_norm() || batch_norm()) sides.add({kNormBias, width_}, memory);
+    if (batch_norm()) {
+      sides.add({kNormMean, width_}, memory);
+      sides.add({kNormVariance, width_}, memory);
+    }
     return {gradient, std::move(sides)};
   }
 

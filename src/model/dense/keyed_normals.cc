@@ -80,14 +80,17 @@ at::Tensor keyed_normals(const Pass& pass, int64_t rows, int64_t width, at::Devi
     return philox_normals(pass.seed, samples, width);
   }
   const at::Tensor values = at::empty({rows, width}, at::kFloat);
-  float* to = values.mutable_data_ptr<float>();
+  draw_keyed_normals(pass, rows, width, values.mutable_data_ptr<float>());
+  return values;
+}
+
+void draw_keyed_normals(const Pass& pass, int64_t rows, int64_t width, float* to) {
   for (int64_t r = 0; r < rows; ++r) {
     const PhiloxKey key{pass.seed, Purpose::kLatent, static_cast<uint64_t>(pass.first_sample + r),
                         0};
     for (int64_t i = 0; i < width; ++i)
       *to++ = static_cast<float>(philox_normal(key, static_cast<uint64_t>(i)));
   }
-  return values;
 }
 
 }  // namespace tutti

@@ -32,7 +32,7 @@ namespace {
 using Elementwise = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& targets)>;
 
 /// A loss of values of the table in config/job_parts.cc, element by element: for the CPU, and as a
-/// function of tensors for GPUs and autoencoders.
+/// function of tensors for GPUs.
 struct ValueLoss {
   std::string_view name;
   ElementLoss element;
@@ -87,6 +87,13 @@ const ValueLoss* value_loss(const LossConfig& config) {
   for (const ValueLoss& loss : kValueLosses)
     if (loss.name == config.kind) return &loss;
   return nullptr;
+}
+
+const ValueLoss& loss_of_values(const LossConfig& config) {
+  const ValueLoss* row = value_loss(config);
+  if (row == nullptr)
+    throw Error(fmt::format("loss.kind = \"{}\" is no loss of values", config.kind));
+  return *row;
 }
 
 /// A loss of classes of the same table, from what class_spec() found in the job.
@@ -192,11 +199,10 @@ Block cross_entropy_block(std::string name, Border logits, Border targets) {
   return block;
 }
 
+ElementLoss element_loss(const LossConfig& config) { return loss_of_values(config).element; }
+
 TensorFunction reconstruction_loss(const LossConfig& config) {
-  const ValueLoss* row = value_loss(config);
-  if (row == nullptr)
-    throw Error(fmt::format("loss.kind = \"{}\" is no loss of values", config.kind));
-  return [loss = row->make(config)](const Pass&, Tensors, Tensors in) {
+  return [loss = loss_of_values(config).make(config)](const Pass&, Tensors, Tensors in) {
     // One flag per row of padding, seen as one per element.
     std::vector<int64_t> rows(static_cast<size_t>(in[0].dim()), 1);
     rows[0] = in[0].size(0);

@@ -11,6 +11,7 @@
 #include "config/job.h"
 #include "model/adapt/adaptor.h"
 #include "model/core/segment.h"
+#include "model/loss/value_loss.h"
 
 namespace tutti {
 
@@ -52,6 +53,9 @@ std::unique_ptr<Segment> loss_segment(const Job& job, Border output,
 /// every element by loss.kind, without rows whose target is -1. Returns sum and count, for a loss
 /// that adds to them.
 TensorFunction reconstruction_loss(const LossConfig& config);
+
+/// One element of a loss of values. Throws Error for a loss of classes.
+ElementLoss element_loss(const LossConfig& config);
 
 /// The teacher's logits for a micro-batch's data tensors, in the order of `data`.
 using Teacher = std::function<at::Tensor(Tensors data)>;

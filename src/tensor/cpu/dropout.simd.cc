@@ -24,7 +24,7 @@ class Masks {
  public:
   Masks(const Dropout& dropout, int64_t cols)
       : dropout_(dropout),
-        groups_((cols + kGroup - 1) / kGroup),
+        groups_(((dropout.all_columns == 0 ? cols : dropout.all_columns) + kGroup - 1) / kGroup),
         threshold_(static_cast<uint32_t>(dropout.rate * 0x1p32)),
         scale_(static_cast<float>(1 / (1 - dropout.rate))) {}
 
@@ -82,19 +82,23 @@ class Masks {
 };
 
 /// Calls body(row, column, lanes, factor) over the array. Factors are made for whole groups, so
-/// their tail needs no mask.
+/// their tail needs no mask. An array that is some columns of a larger one may begin within a group,
+/// and its last vector may reach beyond one.
 template <typename Body>
 inline __attribute__((always_inline)) void masked(const Dropout& dropout, int64_t rows,
                                                   int64_t cols, Body&& body) {
   Masks masks(dropout, cols);
-  alignas(64) float factor[kGroup];
+  const int64_t first = dropout.first_column, end = first + cols;
+  alignas(64) float factor[kGroup + kLanes] = {};
   for (int64_t r = 0; r < rows; ++r) {
     masks.enter_row(r);
-    for (int64_t g = 0; g * kGroup < cols; ++g) {
-      masks.factors(g, factor);
-      const int64_t left = cols - g * kGroup;
-      for_vectors(left < kGroup ? left : kGroup,
-                  [&](int64_t c, auto lanes) { body(r, g * kGroup + c, lanes, load(factor + c)); });
+    for (int64_t c = first, next; c < end; c = next) {
+      const int64_t group = c / kGroup, inside = c % kGroup;
+      next = (group + 1) * kGroup < end ? (group + 1) * kGroup : end;
+      masks.factors(group, factor);
+      for_vectors(next - c, [&](int64_t i, auto lanes) {
+        body(r, c - first + i, lanes, load(factor + inside + i));
+      });
     }
   }
 }

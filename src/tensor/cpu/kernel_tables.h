@@ -7,6 +7,7 @@
 #define TUTTI_KERNEL_PARTS(isa)                 \
   namespace isa {                               \
   void fill_norm(Kernels& table);               \
+  void fill_batch_norm(Kernels& table);         \
   void fill_activation(Kernels& table);         \
   void fill_rotary(Kernels& table);             \
   void fill_dropout(Kernels& table);            \

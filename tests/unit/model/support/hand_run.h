@@ -10,6 +10,7 @@
 #include <ATen/ops/full_like.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -142,8 +143,12 @@ class HandRun {
                             ? data_[index]
                             : slots[column[place - 1]].read[index].view(w.inputs[k].dims));
     }
-    for (const Border& b : w.outputs)
-      slot.out.push_back(at::empty(b.dims, data_[0].options().dtype(b.type)));
+    // What passes by is its input's memory, and so is its gradient.
+    for (size_t k = 0; k < w.outputs.size(); ++k) {
+      const Border& b = w.outputs[k];
+      slot.out.push_back(w.same_as[k] >= 0 ? slot.in[static_cast<size_t>(w.same_as[k])]
+                                           : at::empty(b.dims, data_[0].options().dtype(b.type)));
+    }
     slot.saved = dirty(segment(i).saved_bytes());
     with_context(i, slot, values(i), {},
                  [&](Context& context) { segment(i).forward(context, slot.in, slot.out); });
@@ -168,8 +173,11 @@ class HandRun {
     for (size_t k = 0; k < w.inputs.size(); ++k) {
       const bool shared = options.in_place && k == 0 && slot.grad_out[0].defined() &&
                           slot.grad_out[0].sizes() == slot.in[0].sizes();
+      const auto passed = std::find(w.same_as.begin(), w.same_as.end(), static_cast<int>(k));
       if (!w.wanted[k]) {
         slot.grad_in.emplace_back();
+      } else if (passed != w.same_as.end()) {
+        slot.grad_in.push_back(slot.grad_out[static_cast<size_t>(passed - w.same_as.begin())]);
       } else if (shared) {
         slot.grad_in.push_back(slot.grad_out[0]);
       } else {
@@ -191,8 +199,9 @@ class HandRun {
     for (const at::Tensor& grad : slot.grad_in)
       if (grad.defined()) result.grad_in.push_back(grad.clone());
     for (size_t k = 0; k < slot.grad_out.size(); ++k)  // it is no longer there
-      if (slot.grad_out[k].defined() && !(options.in_place && k == 0 && !slot.grad_in.empty() &&
-                                          slot.grad_in[0].is_same(slot.grad_out[0])))
+      if (slot.grad_out[k].defined() && w.same_as[k] < 0 &&
+          !(options.in_place && k == 0 && !slot.grad_in.empty() &&
+            slot.grad_in[0].is_same(slot.grad_out[0])))
         slot.grad_out[k].fill_(std::nan(""));
     if (w.before >= 0 && columns_.size() == 1) hand_back(i, slots);
   }
