@@ -2,12 +2,14 @@
 at once; rates are of one of them."""
 import statistics
 
+from bench_train import step_ms
 from rows import BIN, Resident
 
 # (in, out) of gpt-bench's linear layers, and how often each is there
 LAYERS = {(384, 1152): 6, (384, 384): 6, (384, 1536): 6, (1536, 384): 6, (384, 256): 1}
 ROWS = 2048  # of a micro-batch of gpt-bench
-CASES = 10**9
+TRAINING = "kernels: gpt-bench, 2 ranks, own : MKL"
+CASES, KINDS = 10**9, 15
 
 
 def is_amd():
@@ -41,7 +43,17 @@ def compare(table, name, target, ours, peer, unit="GFLOP/s"):
     table.row(name, statistics.median(a), statistics.median(b), unit, [x / y for x, y in zip(a, b)], target)
 
 
+def training(table):
+    """The whole of gpt-bench by own matmuls and by MKL's."""
+    command = [BIN / "tutti-bench-train", "gpt-bench", "layout.ranks=2"]
+    with Resident("own", [*command, "numerics.matmul=own"]) as own, Resident("mkl", [*command, "numerics.matmul=mkl"]) as mkl:
+        own.ask(3), mkl.ask(3)
+        compare(table, TRAINING, 1.1 if is_amd() else 1.0, lambda: 1e3 / step_ms(own, 1), lambda: 1e3 / step_ms(mkl, 1), "steps/s")
+
+
 def run(table):
+    if table.wants(TRAINING):
+        training(table)
     wide = "avx512bw" in flags()
     best = "avx512" if wide else "avx2"
     with Resident("kernels", [BIN / "tutti-bench-paths"]) as own, \
@@ -59,7 +71,7 @@ def run(table):
                 lambda: rate(own, "portable", "own", ROWS), lambda: rate(own, "avx2", "own", ROWS))
         name = "kernels: values with equal bits on every code path"
         if table.wants(name):
-            done = own.ask(f"trials {CASES // 14 + 1}")
+            done = own.ask(f"trials {CASES // KINDS + 1}")
             if "fault" in done:
                 return table.missing(name, 1, done["fault"])
             table.row(name, done["values"] / 1e6, CASES / 1e6, "millions", [done["values"] / CASES], 1)

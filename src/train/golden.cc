@@ -97,6 +97,16 @@ void norm(CodePath path, Arrays& x) {
   k.rms_norm_backward(d, in, root, gamma, nullptr, other_dx, other_dgamma, kRows, kCols);
 }
 
+void batch_norm(CodePath path, Arrays& x) {
+  const Kernels& k = kernels(path);
+  const auto [in, gamma, beta, rstd, d] = x.floats({kSize, kCols, kCols, kCols, kSize});
+  const auto [mean, variance, out, dx, dgamma, dbeta] =
+      x.floats({kCols, kCols, kSize, kSize, kCols, kCols});
+  k.column_moments(in, mean, variance, kRows, kCols);
+  k.batch_norm(in, mean, rstd, gamma, beta, out, kRows, kCols);
+  k.batch_norm_backward(d, in, mean, rstd, gamma, dx, dgamma, dbeta, kRows, kCols);
+}
+
 void activation(CodePath path, Arrays& x) {
   const Kernels& k = kernels(path);
   const auto [bias, d] = x.floats({2 * kCols, kSize});
@@ -278,6 +288,7 @@ struct Kind {
 constexpr Kind kKinds[] = {
     {"matmul", matmul, 0x7b3232ee9b98dcce},
     {"norm", norm, 0x95efec6af603d138},
+    {"batch norm", batch_norm, 0x950e310f05baed30},
     {"activation", activation, 0x66c29618a3627a48},
     {"attention", attention, 0x8ea3340e8da3319c},
     {"dropout", dropout, 0xa477db96c2ae252c},

@@ -182,6 +182,25 @@ TEST_F(Resume, OfAnEditedJobIsRefusedNamingEveryKeyAndItsLayoutIsFree) {
   EXPECT_TRUE(read_file(file).ends_with("seed ="));
 }
 
+// Before results were the same on every processor, the code path was a key of the job.
+TEST_F(Resume, OfARunThatNamedItsInstructionsAmongItsNumericsSaysThatTheyAreLayout) {
+  train("run", {"--steps", "1"});
+  const std::string file = run_ + "/job.toml";
+  std::string text = read_file(file);
+  const size_t now = text.find("isa = "), line_end = text.find('\n', now);
+  ASSERT_NE(line_end, std::string::npos) << text;
+  text.erase(now, line_end + 1 - now);
+  const std::string section = "[numerics]\n";
+  ASSERT_NE(text.find(section), std::string::npos) << text;
+  text.insert(text.find(section) + section.size(), "isa = \"portable\"\n");
+  write_file_atomic(file, text);
+  Command command({"train", "--resume", run_, "--steps", "2"});
+  EXPECT_EQ(command.wait(), 0) << command.err();
+  EXPECT_TRUE(command.says("numerics.isa is layout.isa now: it changes the speed, not the result"))
+      << command.out() << command.err();
+  EXPECT_EQ(command.hash(), train("straight", {"--ranks", "1", "--steps", "2"}));
+}
+
 TEST_F(Resume, WithAnEmptyNameOrAnotherFolderIsRefused) {
   for (const Arguments& words : std::vector<Arguments>{{"--resume", ""}, {job_, "--out", ""}}) {
     Command command(Arguments{"train"} + words);

@@ -126,6 +126,18 @@ inline void norms(CodePath path, Trial& draw, Results& to) {
                       to.floats(n), to.floats(cols), rows, cols);
 }
 
+inline void batch_norms(CodePath path, Trial& draw, Results& to) {
+  const Kernels& k = kernels(path);
+  const int64_t rows = 1 + draw.below(80), cols = draw.size(100), n = rows * cols;
+  const Floats x = draw.values(n), gamma = draw.values(cols), beta = draw.values(cols),
+               dy = draw.values(n);
+  float *mean = to.floats(cols), *variance = to.floats(cols);
+  k.column_moments(x.data(), mean, variance, rows, cols);
+  k.batch_norm(x.data(), mean, variance, gamma.data(), beta.data(), to.floats(n), rows, cols);
+  k.batch_norm_backward(dy.data(), x.data(), mean, variance, gamma.data(), to.floats(n),
+                        to.floats(cols), to.floats(cols), rows, cols);
+}
+
 inline void losses(CodePath path, Trial& draw, Results& to) {
   const Kernels& k = kernels(path);
   const int64_t rows = 1 + draw.below(4), cols = draw.size(200), n = rows * cols;
@@ -214,7 +226,9 @@ inline void residuals(CodePath path, Trial& draw, Results& to) {
                         .block = 2,
                         .site = 1,
                         .first_sample = draw.below(1000),
-                        .rows_per_sample = 1 + draw.below(3)};
+                        .rows_per_sample = 1 + draw.below(3),
+                        .first_column = draw.below(90),
+                        .all_columns = cols + 90};
   const Floats x = draw.values(n), y = draw.values(n), bias = draw.values(cols);
   k.add_bias(to.keep(draw.values(n)), bias.data(), rows, cols);
   k.bias_residual(y.data(), bias.data(), x.data(), to.floats(n), rows, cols, &dropout);
@@ -358,6 +372,7 @@ struct KernelTrial {
 };
 inline constexpr KernelTrial kKernelTrials[] = {
     {"norms", trials::norms},
+    {"batch_norms", trials::batch_norms},
     {"losses", trials::losses},
     {"log_softmaxes", trials::log_softmaxes},
     {"vocabularies", trials::vocabularies},

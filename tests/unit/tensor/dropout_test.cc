@@ -48,6 +48,24 @@ TEST_P(DropoutKernel, ResidualAndItsGradientUseTheKeyedMask) {
   }
 }
 
+TEST_P(DropoutKernel, SomeColumnsDrawWhatTheWholeDrawsThere) {
+  const int64_t rows = 12, all = 200;
+  const Floats whole = normals(rows * all, 1);
+  for (const int64_t cols : {1, 7, 16, 50, 64, 100}) {
+    for (const int64_t first : {0, 1, 50, 63, 64, 100}) {
+      Dropout part = kDropout;
+      part.first_column = first;
+      part.all_columns = all;
+      Floats x(rows * cols), got(x.size()), sums(cols);
+      for (int64_t i = 0; i < rows * cols; ++i) x[i] = whole[i / cols * all + first + i % cols];
+      table->dropout_backward(x.data(), got.data(), sums.data(), rows, cols, &part);
+      for (int64_t i = 0; i < rows * cols; ++i)
+        ASSERT_EQ(got[i], x[i] * factor(kDropout, i / cols, first + i % cols, all))
+            << i << " of " << cols << " columns from " << first;
+    }
+  }
+}
+
 TEST_P(DropoutKernel, AMaskDoesNotDependOnHowSamplesAreCut) {
   const int64_t rows = 12, cols = 70;
   const Floats y = normals(rows * cols, 1), bias(cols, 0.0f), x(y.size(), 0.0f);

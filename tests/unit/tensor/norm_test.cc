@@ -1,7 +1,8 @@
-// Layer norm and RMS norm against ATen in float64. Tolerance: a row's sums run over up to 384
+// Layer norm, RMS norm and batch norm against ATen in float64. Tolerance: a row's sums run over up to 384
 // floats in 16 or more partial sums, and weight gradients over up to 67 rows, so a few roundings of
 // 6e-8 each: 2e-6 of the largest value.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/batch_norm.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/rms_norm.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -45,6 +46,33 @@ TEST_P(Norm, AgreesWithAtenForwardAndBackwardAtAnyWidth) {
     EXPECT_LT(distance(got.dx, grads[0] + leaf(residual, {rows, cols})), kTolerance) << cols;
     EXPECT_LT(distance(got.dgamma, grads[1]), kTolerance) << cols;
     EXPECT_LT(distance(got.dbeta, grads[2]), kTolerance) << cols;
+  }
+}
+
+TEST_P(Norm, OfColumnsAgreesWithAtenForwardAndBackward) {
+  for (const int64_t cols : {1, 15, 17, 64, 100}) {
+    for (const int64_t rows : {5, 32, 33, 200}) {
+      const Floats x = normals(rows * cols, 1, 3), gamma = normals(cols, 2),
+                   beta = normals(cols, 3), dy = normals(rows * cols, 4);
+      Floats mean(cols), variance(cols), y(x.size()), dx = dy, dgamma(cols), dbeta(cols);
+      table->column_moments(x.data(), mean.data(), variance.data(), rows, cols);
+      Floats rstd = variance;
+      for (float& v : rstd) v = 1 / std::sqrt(v + 1e-5f);
+      table->batch_norm(x.data(), mean.data(), rstd.data(), gamma.data(), beta.data(), y.data(),
+                        rows, cols);
+      table->batch_norm_backward(dx.data(), x.data(), mean.data(), rstd.data(), gamma.data(),
+                                 dx.data(), dgamma.data(), dbeta.data(), rows, cols);
+      const at::Tensor tx = leaf(x, {rows, cols}), tg = leaf(gamma, {cols}),
+                       tb = leaf(beta, {cols});
+      const at::Tensor want = at::batch_norm(tx, tg, tb, {}, {}, true, 0.1, 1e-5, false);
+      const auto grads =
+          torch::autograd::grad({want}, {tx, tg, tb}, {leaf(dy, {rows, cols}).detach()});
+      EXPECT_LT(distance(mean, tx.mean(0)), kTolerance) << rows << " x " << cols;
+      EXPECT_LT(distance(y, want), kTolerance) << rows << " x " << cols;
+      EXPECT_LT(distance(dx, grads[0]), kTolerance) << rows << " x " << cols;
+      EXPECT_LT(distance(dgamma, grads[1]), kTolerance) << rows << " x " << cols;
+      EXPECT_LT(distance(dbeta, grads[2]), kTolerance) << rows << " x " << cols;
+    }
   }
 }
 
