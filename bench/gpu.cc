@@ -127,7 +127,7 @@ class Server {
 };
 
 void write_weights(const Job& job, const Model& model, const std::string& path) {
-  State state;
+  std::vector<TensorShape> tensors;
   std::vector<std::vector<float>> values;
   const ModelShape shape = describe(model);
   for (size_t b = 0; b < model.blocks.size(); ++b) {
@@ -137,10 +137,10 @@ void write_weights(const Job& job, const Model& model, const std::string& path) 
       const ParameterShape& p = shape.blocks[b].parameters[own++];
       values.emplace_back(p.size);
       initialise(parameter, p.name, job.train.seed, values.back());
-      state.entries.push_back({p.name, "parameter", p.dims, values.back()});
+      tensors.push_back({p.name, p.dims});
     }
   }
-  write_safetensors(path, source_of(state));
+  write_safetensors(path, tensors, [&](size_t t) { return std::span<const float>(values[t]); });
 }
 
 void write_batches(const Job& job, const Model& model, const std::string& path) {

@@ -51,4 +51,18 @@ std::string hex(const Digest& digest) {
   return text;
 }
 
+std::optional<Digest> from_hex(std::string_view text) {
+  const auto digit = [](char c) {
+    return '0' <= c && c <= '9' ? c - '0' : 'a' <= c && c <= 'f' ? c - 'a' + 10 : -1;
+  };
+  Digest digest;
+  if (text.size() != 2 * digest.size()) return std::nullopt;
+  for (size_t i = 0; i < digest.size(); ++i) {
+    const int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
+    if (high < 0 || low < 0) return std::nullopt;
+    digest[i] = static_cast<uint8_t>(high << 4 | low);
+  }
+  return digest;
+}
+
 }  // namespace tutti

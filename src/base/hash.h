@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,6 +33,8 @@ class Sha256 {
 
 Digest sha256(std::span<const std::byte> bytes);
 std::string hex(const Digest& digest);
+/// Of what hex() wrote; nothing for any other text.
+std::optional<Digest> from_hex(std::string_view text);
 
 /// FNV-1a with a final mix. The same on all machines and in all versions: jobs depend
 /// on its values.

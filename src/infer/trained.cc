@@ -35,10 +35,10 @@ Job plain_job(const std::string& run, int64_t micro_batch_size, const NumericsCo
 
 std::string tensors_path(const std::string& path) {
   if (is_file(path)) return path;
-  if (path_exists(path + "/" + kStateFile)) return path + "/" + kStateFile;
+  if (path_exists(path + "/" + kParametersFile)) return path + "/" + kParametersFile;
   if (is_folder(path)) {
     if (const std::string latest = latest_checkpoint(path + "/checkpoints"); !latest.empty())
-      return latest + "/" + kStateFile;
+      return latest + "/" + kParametersFile;
   }
   throw Error(fmt::format(
       "{}: neither a safetensors file, nor a checkpoint, nor a run that has one", path));
@@ -47,10 +47,8 @@ std::string tensors_path(const std::string& path) {
 void start_from(Model& model, const std::string& given, const std::string& wanted) {
   const std::string path = tensors_path(given);
 
-  // A name with an @ is a slot of the optimizer.
-  const auto tensors = read_tensors(path, [&](const std::string& name) {
-    return fits(wanted, name) && name.find('@') == std::string::npos;
-  });
+  const auto tensors =
+      read_tensors(path, [&](const std::string& name) { return fits(wanted, name); });
 
   // A shared parameter starts with its owner. All tensors that do not fit are named at once.
   std::string faults;

@@ -1,18 +1,24 @@
 // Everything is first written and synced under hidden names (.writing, .latest); then two renames
-// show it. What can fail for want of space comes before the first of them.
+// show it. What can fail for want of space comes before the first of them. Ranks tell each other
+// after each stage whether it went well, so that all of them go on or none.
 #include "state/checkpoint.h"
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <filesystem>
+#include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "state/manifest.h"
+#include "state/safetensors.h"
 
 namespace tutti {
 namespace {
@@ -67,49 +73,342 @@ int64_t step_of(const std::string& name) {
   return result.ec == std::errc() && result.ptr == end ? step : -1;
 }
 
+/// The files of a state: one for each slot, in the order in which the entries name them, and in it
+/// the entries of that slot in their order.
+struct StateFile {
+  std::string name, header;
+  int64_t bytes = 0;
+};
+struct StateFiles {
+  struct Place {
+    size_t file;
+    int64_t offset;  ///< of its first element
+  };
+  std::vector<StateFile> files;
+  std::vector<Place> places;  ///< by entry
+};
+StateFiles files_of(const std::vector<EntryShape>& entries) {
+  StateFiles all;
+  std::vector<std::vector<TensorShape>> tensors;
+  for (const EntryShape& entry : entries) {
+    const std::string name = file_of_slot(entry.slot);
+    size_t f = 0;
+    while (f < all.files.size() && all.files[f].name != name) ++f;
+    if (f == all.files.size()) {
+      all.files.push_back({name, "", 0});
+      tensors.emplace_back();
+    }
+    all.places.push_back({f, all.files[f].bytes});
+    tensors[f].push_back({entry.name, entry.dims});
+    all.files[f].bytes += tensors[f].back().bytes();
+  }
+
+  // Headers can be made when all tensors are known, and move everything behind them.
+  for (size_t f = 0; f < all.files.size(); ++f) {
+    all.files[f].header = safetensors_header(tensors[f]);
+    all.files[f].bytes += static_cast<int64_t>(all.files[f].header.size());
+  }
+  for (StateFiles::Place& place : all.places)
+    place.offset += static_cast<int64_t>(all.files[place.file].header.size());
+  return all;
+}
+int64_t offset_of(const StateFiles::Place& place, int64_t element) {
+  return place.offset + element * static_cast<int64_t>(sizeof(float));
+}
+
+/// The first element that is no more of the hashed range in which `element` is.
+int64_t range_end(int64_t element, int64_t size) {
+  return std::min((element / kHashedRange + 1) * kHashedRange, size);
+}
+
+/// Runs a stage of this rank and tells the others what it has to say, or how it failed. Returns what
+/// all said; throws on all ranks what failed on the first that did.
+std::vector<std::string> agree(const TellAll& tell_all, const std::function<std::string()>& stage) {
+  std::string mine = "+";
+  try {
+    mine += stage();
+  } catch (const Error& error) {
+    mine = fmt::format("-{}", error.what());
+  }
+  std::vector<std::string> all = tell_all(mine);
+  for (std::string& said : all) {
+    if (said.starts_with('-')) throw Error(said.substr(1));
+    said.erase(0, 1);
+  }
+  return all;
+}
+
+/// Writes this rank's parts. Returns their digests, one after the other.
+std::string write_parts(const std::string& folder, const StateFiles& files,
+                        const CheckpointWriter& writer) {
+  std::map<size_t, RangeWriter> open;
+  std::string digests;
+  for (const SavedPart& part : writer.parts) {
+    if (part.writer != writer.rank) continue;
+    const StateFiles::Place& place = files.places[part.entry];
+    auto file = open.find(place.file);
+    if (file == open.end())
+      file = open.try_emplace(place.file, folder + "/" + files.files[place.file].name, 0).first;
+
+    // It is hashed while it is in the cache.
+    const auto bytes = std::as_bytes(writer.values(part.entry, part.range));
+    const Digest digest = sha256(bytes);
+    digests.append(reinterpret_cast<const char*>(digest.data()), digest.size());
+    file->second.write(bytes, offset_of(place, part.range.begin));
+  }
+  for (auto& [place, file] : open) file.sync();
+  return digests;
+}
+
+/// What all ranks told of their parts, as the digests of each entry's hashed ranges. A range that
+/// several of them wrote is read again.
+std::vector<std::vector<Digest>> joined_digests(const std::string& folder, const StateFiles& files,
+                                                const CheckpointWriter& writer,
+                                                const std::vector<std::string>& told) {
+  std::vector<std::vector<Digest>> all(writer.entries.size());
+  std::vector<size_t> taken(told.size());
+  std::vector<float> buffer;
+  for (const SavedPart& part : writer.parts) {
+    Digest digest;
+    const auto w = static_cast<size_t>(part.writer);
+    TUTTI_CHECK(told[w].size() >= taken[w] + digest.size(), "rank {} told of too few parts", w);
+    std::memcpy(digest.data(), told[w].data() + taken[w], digest.size());
+    taken[w] += digest.size();
+
+    const int64_t size = writer.entries[part.entry].size();
+    const Range range{part.range.begin / kHashedRange * kHashedRange,
+                      range_end(part.range.begin, size)};
+    if (part.range != range) {
+      if (part.range.begin != range.begin) continue;
+      const StateFiles::Place& place = files.places[part.entry];
+      const std::string path = folder + "/" + files.files[place.file].name;
+      const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+      if (!fd) throw_errno("open", path);
+      buffer.resize(static_cast<size_t>(range.size()));
+      read_at(fd.get(), std::as_writable_bytes(std::span(buffer)), offset_of(place, range.begin),
+              path);
+      digest = sha256(std::as_bytes(std::span(buffer)));
+    }
+    all[part.entry].push_back(digest);
+  }
+  return all;
+}
+
+Manifest manifest_of(const StateFiles& files, const std::vector<EntryShape>& entries,
+                     const std::vector<std::vector<Digest>>& digests, const StateCounters& counters,
+                     const std::string& job_toml) {
+  Manifest manifest{counters, "", {}, job_toml};
+  for (const StateFile& file : files.files)
+    manifest.files.push_back(
+        {file.name, file.bytes, sha256(std::as_bytes(std::span(file.header))), {}});
+  StateHasher hasher(entries.size());
+  for (size_t e = 0; e < entries.size(); ++e) {
+    hasher.add(entries[e], digests[e]);
+    manifest.files[files.places[e].file].tensors.push_back({entries[e].name, digests[e]});
+  }
+  manifest.state_sha256 = hasher.finish(counters);
+  return manifest;
+}
+
 }  // namespace
 
-std::string save_checkpoint(const std::string& folder, const StateSource& source,
-                            const std::string& job_toml) {
-  make_folder(folder);
-  const std::string name = fmt::format("{}{:08}", kPrefix, source.counters.step);
+std::string save_checkpoint(const std::string& folder, const CheckpointWriter& writer,
+                            const StateCounters& counters, const std::string& job_toml) {
+  const std::string name = fmt::format("{}{:08}", kPrefix, counters.step);
   std::string path = folder + "/" + name;
+  const StateFiles files = files_of(writer.entries);
+  std::optional<Hidden> hidden;
+  const std::string writing = folder + "/.writing";
 
-  // All that needs space: the state, the manifest and the link, each of them synced.
-  const Hidden hidden(folder);
-  if (mkdir(hidden.writing.c_str(), 0777) != 0) throw_errno("create", hidden.writing);
-  const WrittenState written = write_safetensors(hidden.writing + "/" + kStateFile, source);
-  write_manifest(hidden.writing, {source.counters, written.state_sha256, written.file, job_toml});
-  if (symlink(name.c_str(), hidden.latest.c_str()) != 0) throw_errno("create", hidden.latest);
-  sync_directory(folder);
+  // The first rank makes the files, with room for everything.
+  agree(writer.tell_all, [&] {
+    if (writer.rank != 0) return "";
+    make_folder(folder);
+    hidden.emplace(folder);
+    if (mkdir(writing.c_str(), 0777) != 0) throw_errno("create", writing);
+    for (const StateFile& file : files.files)
+      RangeWriter(writing + "/" + file.name, file.bytes)
+          .write(std::as_bytes(std::span(file.header)), 0);
+    return "";
+  });
+  const std::vector<std::string> told =
+      agree(writer.tell_all, [&] { return write_parts(writing, files, writer); });
 
-  // The folder appears before the link to it, and both are synced in the end. A kill in between
-  // leaves a link to the checkpoint before.
-  show(hidden.writing, path);
-  if (rename(hidden.latest.c_str(), (folder + "/latest").c_str()) != 0)
-    throw_errno("rename onto", folder + "/latest");
-  sync_directory(folder);
+  // The rest that needs space: the manifest and the link, each of them synced.
+  agree(writer.tell_all, [&] {
+    if (writer.rank != 0) return "";
+    write_manifest(writing,
+                   manifest_of(files, writer.entries, joined_digests(writing, files, writer, told),
+                               counters, job_toml));
+    if (symlink(name.c_str(), hidden->latest.c_str()) != 0) throw_errno("create", hidden->latest);
+    sync_directory(folder);
+
+    // The folder appears before the link to it, and both are synced in the end. A kill in between
+    // leaves a link to the checkpoint before.
+    show(writing, path);
+    if (rename(hidden->latest.c_str(), (folder + "/latest").c_str()) != 0)
+      throw_errno("rename onto", folder + "/latest");
+    sync_directory(folder);
+    return "";
+  });
   return path;
 }
 
 std::string save_checkpoint(const std::string& folder, const State& state,
                             const std::string& job_toml) {
-  return save_checkpoint(folder, source_of(state), job_toml);
+  const std::vector<EntryShape> entries = shapes_of(state);
+  std::vector<SavedPart> parts;
+  for (size_t e = 0; e < entries.size(); ++e) {
+    const int64_t size = entries[e].size();
+    TUTTI_CHECK(static_cast<int64_t>(state.entries[e].values.size()) == size,
+                "{} has {} values, not {}", entries[e].name, state.entries[e].values.size(), size);
+    for (int64_t begin = 0; begin < size; begin = range_end(begin, size))
+      parts.push_back({e, {begin, range_end(begin, size)}, 0});
+  }
+  const auto values = [&](size_t entry, Range range) {
+    return std::span<const float>(state.entries[entry].values)
+        .subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
+  };
+  const auto alone = [](const std::string& mine) { return std::vector<std::string>{mine}; };
+  return save_checkpoint(folder, {entries, parts, values, 0, alone}, state.counters, job_toml);
 }
+
+namespace {
+
+/// A checkpoint whose files are there, of the right sizes and headers, and hold the job's entries.
+struct OpenState {
+  Manifest manifest;
+  std::vector<TensorFile> files;
+  struct Place {
+    size_t file;
+    int64_t offset;
+    const std::vector<Digest>* ranges;
+  };
+  std::vector<Place> places;  ///< by entry
+};
+
+/// The file, if it is the one that the manifest was written for: first its size, which is cheap and
+/// names a truncated file, then its header.
+TensorFile open_saved(const std::string& path, const SavedFile& saved) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) throw_errno("open", path);
+  if (info.st_size != saved.bytes)
+    damaged_checkpoint(
+        path, fmt::format("{} bytes where the manifest says {}{}", info.st_size, saved.bytes,
+                          info.st_size < saved.bytes ? ": truncated" : ""));
+  TensorFile file = [&] {
+    try {
+      return open_safetensors(path);
+    } catch (const Error& error) {
+      const std::string said = error.what();
+      if (!said.starts_with(path + ": ") || said.starts_with(path + ": damaged")) throw;
+      damaged_checkpoint(path, said.substr(path.size() + 2));
+    }
+  }();
+  if (sha256(std::as_bytes(std::span(file.header))) != saved.header)
+    damaged_checkpoint(path, "its header is not the one that the manifest was written for");
+  return file;
+}
+
+OpenState open_state(const std::string& checkpoint, const std::vector<EntryShape>& entries) {
+  OpenState state{read_manifest(checkpoint), {}, {}};
+  const std::string path = checkpoint + "/" + kManifestFile;
+  for (const SavedFile& saved : state.manifest.files) {
+    if (saved.name.find('/') != std::string::npos)
+      damaged_checkpoint(path, fmt::format("{} is no name of a file", saved.name));
+    state.files.push_back(open_saved(checkpoint + "/" + saved.name, saved));
+  }
+
+  // Tensors by file and name, with what the manifest says of them; what is left in the end is not
+  // in the job.
+  struct Found {
+    const PlacedTensor* tensor = nullptr;
+    const std::vector<Digest>* ranges = nullptr;
+    size_t file = 0;
+  };
+  std::map<std::pair<std::string, std::string>, Found> found;
+  for (size_t f = 0; f < state.files.size(); ++f) {
+    const SavedFile& saved = state.manifest.files[f];
+    for (const PlacedTensor& tensor : state.files[f].tensors)
+      found[{saved.name, tensor.shape.name}] = {&tensor, nullptr, f};
+    for (const SavedTensor& tensor : saved.tensors)
+      found[{saved.name, tensor.name}].ranges = &tensor.ranges;
+  }
+
+  // All faults are reported at once.
+  std::vector<std::string> faults;
+  StateHasher hasher(entries.size());
+  for (const EntryShape& entry : entries) {
+    const std::string file = file_of_slot(entry.slot),
+                      title = entry.slot == kParameterSlot
+                                  ? entry.name
+                                  : fmt::format("{} ({})", entry.name, entry.slot);
+    auto node = found.extract({file, entry.name});
+    state.places.push_back({0, 0, nullptr});
+    if (node.empty() || node.mapped().tensor == nullptr) {
+      faults.push_back(fmt::format("{} is missing", title));
+      continue;
+    }
+    const Found& it = node.mapped();
+    if (it.tensor->type != "F32")
+      faults.push_back(fmt::format("{} is {}, not F32", title, it.tensor->type));
+    if (it.tensor->shape.dims != entry.dims) {
+      faults.push_back(fmt::format("{} is [{}], the job has [{}]", title,
+                                   fmt::join(it.tensor->shape.dims, ","),
+                                   fmt::join(entry.dims, ",")));
+      continue;
+    }
+    const int64_t ranges = (entry.size() + kHashedRange - 1) / kHashedRange;
+    if (it.ranges == nullptr || static_cast<int64_t>(it.ranges->size()) != ranges)
+      damaged_checkpoint(path, fmt::format("it has not the hashes of {}", title));
+    state.places.back() = {it.file, it.tensor->begin, it.ranges};
+    hasher.add(entry, *it.ranges);
+  }
+  for (const auto& [key, extra] : found) {
+    if (extra.tensor == nullptr)
+      damaged_checkpoint(path, fmt::format("{} is not in {}", key.second, key.first));
+    faults.push_back(fmt::format(
+        "{} is not in the job{}", key.second,
+        key.first == kParametersFile ? std::string() : fmt::format(" ({})", key.first)));
+  }
+  if (!faults.empty())
+    throw Error(fmt::format("{}: {} tensors do not match the job:\n  {}", checkpoint, faults.size(),
+                            fmt::join(faults, "\n  ")));
+
+  // The manifest's hashes go together, or it was altered.
+  if (const std::string hash = hasher.finish(state.manifest.counters);
+      hash != state.manifest.state_sha256)
+    damaged_checkpoint(
+        path, fmt::format("the state's hash is {}, it says {}", hash, state.manifest.state_sha256));
+  return state;
+}
+
+}  // namespace
 
 StateCounters load_checkpoint(const std::string& checkpoint, const std::vector<EntryShape>& entries,
                               std::span<const StatePiece> pieces) {
-  const Manifest manifest = read_manifest(checkpoint);
-  const std::string found = read_safetensors(checkpoint + "/" + kStateFile, manifest.state_file,
-                                             entries, pieces, manifest.counters);
-
-  // The file is as the manifest says, so a difference here is in the manifest itself.
-  if (found != manifest.state_sha256) {
-    damaged_checkpoint(
-        checkpoint + "/" + kManifestFile,
-        fmt::format("the state's hash is {}, it says {}", found, manifest.state_sha256));
+  const OpenState state = open_state(checkpoint, entries);
+  std::vector<float> buffer(kHashedRange);
+  for (const StatePiece& piece : pieces) {
+    const OpenState::Place& place = state.places[piece.entry];
+    const int64_t size = entries[piece.entry].size();
+    for (int64_t at = piece.range.begin; at < piece.range.end; at = range_end(at, size)) {
+      const Range range{at / kHashedRange * kHashedRange, range_end(at, size)};
+      const std::span values(buffer.data(), static_cast<size_t>(range.size()));
+      const std::string path = checkpoint + "/" + state.manifest.files[place.file].name;
+      read_at(state.files[place.file].fd.get(), std::as_writable_bytes(values),
+              place.offset + range.begin * static_cast<int64_t>(sizeof(float)), path);
+      if (sha256(std::as_bytes(values)) !=
+          (*place.ranges)[static_cast<size_t>(range.begin / kHashedRange)])
+        damaged_checkpoint(path, fmt::format("elements {} to {} of {} are not those that the "
+                                             "manifest was written for",
+                                             range.begin, range.end, entries[piece.entry].name));
+      const int64_t end = std::min(range.end, piece.range.end);
+      std::copy_n(values.data() + (at - range.begin), end - at,
+                  &piece.values[static_cast<size_t>(at - piece.range.begin)]);
+    }
   }
-  return manifest.counters;
+  return state.manifest.counters;
 }
 
 void load_checkpoint(const std::string& checkpoint, State& state) {
@@ -118,7 +417,7 @@ void load_checkpoint(const std::string& checkpoint, State& state) {
     const std::span<float> values = state.entries[e].values;
     pieces.push_back({e, {0, static_cast<int64_t>(values.size())}, values});
   }
-  state.counters = load_checkpoint(checkpoint, source_of(state).entries, pieces);
+  state.counters = load_checkpoint(checkpoint, shapes_of(state), pieces);
 }
 
 std::string latest_checkpoint(const std::string& folder) {

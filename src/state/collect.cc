@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "comm/gather.h"
-#include "state/checkpoint.h"
 
 namespace tutti {
 namespace {
@@ -221,36 +220,30 @@ std::string Collector::hash(const StateCounters& counters) {
   return hasher.finish(counters);
 }
 
-/// Runs on rank 0: an entry where it is, if rank 0 has all of it, or else in `buffer`, with what
-/// the others send.
-std::span<const float> Collector::collected(size_t entry, std::span<const Move> moves,
-                                            std::vector<float>& buffer) {
-  const Range whole{0, entries_[entry].size()};
-  if (moves.size() == 1 && moves[0].from == 0) return values(entry, whole);
-  buffer.resize(static_cast<size_t>(whole.size()));
-  const StatePiece all{entry, whole, buffer};
-  move_values({moves.begin(), moves.end()}, mine_, std::span(&all, 1), channel_);
-  return buffer;
+/// Everything is held by somebody, and by how far it is in the state its holders take turns: each of
+/// them writes a share that lies together.
+std::vector<SavedPart> Collector::writers() const {
+  int64_t total = 0, before = 0;
+  for (const EntryShape& entry : entries_) total += entry.size();
+  std::vector<SavedPart> all;
+  for (size_t e = 0; e < entries_.size(); ++e)
+    for (const Part& part : parts_[e]) {
+      const auto holders = static_cast<int64_t>(part.holders.size());
+      const auto turn = static_cast<size_t>(before * holders / total);
+      all.push_back({e, part.range, part.holders[turn]});
+      before += part.range.size();
+    }
+  return all;
 }
 
 std::string Collector::save(const std::string& folder, const StateCounters& counters,
-                            const std::string& job_toml) {
-  // A checkpoint is a move to a layout in which rank 0 has everything, one entry at a time: the
-  // moves of an entry are next to each other.
-  const std::vector<Move> all = moves(holdings_, held_by_one(entries_, 0, channel_.size()));
-  if (channel_.rank() != 0) {
-    move_values(all, mine_, {}, channel_);
-    return "";
-  }
-
-  std::vector<float> buffer;
-  size_t next = 0;
-  const auto values = [&](size_t entry) {
-    const size_t begin = next;
-    while (next < all.size() && all[next].entry == entry) ++next;
-    return collected(entry, std::span(all).subspan(begin, next - begin), buffer);
+                            const std::string& job_toml, const TellAll& tell_all) {
+  const std::vector<SavedPart> parts = writers();
+  const auto values = [this](size_t entry, Range range) -> std::span<const float> {
+    return this->values(entry, range);
   };
-  return save_checkpoint(folder, StateSource{entries_, counters, values}, job_toml);
+  return save_checkpoint(folder, {entries_, parts, values, channel_.rank(), tell_all}, counters,
+                         job_toml);
 }
 
 void move_values(const std::vector<Move>& moves, std::span<const StatePiece> from,

@@ -1,6 +1,5 @@
 // A state that is spread over ranks, some of it on several of them: its hash and its checkpoint are
-// the same as those of one rank that holds everything. Nobody holds more than one entry in addition
-// to its own pieces.
+// the same as those of one rank that holds everything.
 //
 //   part     elements of an entry between two borders of pieces or of hashed ranges: a rank holds
 //            all of it or nothing
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "comm/collectives.h"
+#include "state/checkpoint.h"
 #include "state/holdings.h"
 
 namespace tutti {
@@ -31,11 +31,9 @@ class Collector {
   /// holds. Throws an Error that names two ranks and the entry if their bits differ, or two ranks
   /// whose counters do.
   std::string hash(const StateCounters& counters);
-  /// The save_checkpoint() of the whole by rank 0, to which the others send. Collective; returns
-  /// the path on rank 0, and an empty one elsewhere. A failure of rank 0 is its own: the others may
-  /// have sent all they had, or fail waiting for it.
+  /// The save_checkpoint() of the whole, to which the holders of an entry write equal shares.
   std::string save(const std::string& folder, const StateCounters& counters,
-                   const std::string& job_toml);
+                   const std::string& job_toml, const TellAll& tell_all);
 
   const std::vector<EntryShape>& entries() const { return entries_; }
   const std::vector<StatePiece>& pieces() const { return mine_; }
@@ -51,8 +49,7 @@ class Collector {
   std::span<float> values(size_t entry, Range range) const;
   std::vector<std::span<const Part>> ranges_of(size_t entry) const;
   Digest joined_digest(size_t entry, std::span<const Part> parts);
-  std::span<const float> collected(size_t entry, std::span<const Move> moves,
-                                   std::vector<float>& buffer);
+  std::vector<SavedPart> writers() const;
 
   const std::vector<EntryShape> entries_;
   const std::vector<StatePiece> mine_;

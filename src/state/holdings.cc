@@ -72,12 +72,6 @@ Holdings holdings_of(const std::vector<EntryPlace>& entries, const Plan& plan) {
   return holdings;
 }
 
-Holdings held_by_one(const std::vector<EntryShape>& entries, int rank, int ranks) {
-  Holdings holdings(static_cast<size_t>(ranks));
-  for (size_t e = 0; e < entries.size(); ++e) holdings[rank].push_back({e, {0, entries[e].size()}});
-  return holdings;
-}
-
 std::vector<Move> moves(const Holdings& from, const Holdings& to) {
   const auto holders = by_entry(from);
   std::vector<Move> list;

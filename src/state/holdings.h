@@ -37,8 +37,6 @@ struct Holding {
 using Holdings = std::vector<std::vector<Holding>>;
 /// Who holds what by the ownership that the plan lists.
 Holdings holdings_of(const std::vector<EntryPlace>& entries, const Plan& plan);
-/// One rank has everything, and the others nothing.
-Holdings held_by_one(const std::vector<EntryShape>& entries, int rank, int ranks);
 
 /// A range of an entry that one rank takes from another, or from itself.
 struct Move {

@@ -12,10 +12,30 @@ namespace tutti {
 
 using nlohmann::json;
 
+std::string file_of_slot(const std::string& slot) {
+  return slot == kParameterSlot ? kParametersFile : slot + ".safetensors";
+}
+
+void damaged_checkpoint(const std::string& file, const std::string& why) {
+  throw Error(
+      fmt::format("{}: damaged: {}; remove the folder {} to go on from the checkpoint before it",
+                  file, why, file.substr(0, file.rfind('/'))));
+}
+
 void write_manifest(const std::string& checkpoint, const Manifest& manifest) {
-  const json files = {
-      {kStateFile, {{"bytes", manifest.state_file.bytes}, {"sha256", manifest.state_file.sha256}}},
-  };
+  json files = json::array();
+  for (const SavedFile& file : manifest.files) {
+    json tensors = json::array();
+    for (const SavedTensor& tensor : file.tensors) {
+      json ranges = json::array();
+      for (const Digest& digest : tensor.ranges) ranges.push_back(hex(digest));
+      tensors.push_back({{"name", tensor.name}, {"sha256", ranges}});
+    }
+    files.push_back({{"name", file.name},
+                     {"bytes", file.bytes},
+                     {"header_sha256", hex(file.header)},
+                     {"tensors", tensors}});
+  }
   const json text = {
       {"version", kManifestVersion},
       {"step", manifest.counters.step},
@@ -27,25 +47,38 @@ void write_manifest(const std::string& checkpoint, const Manifest& manifest) {
   };
   // A job may contain bytes that are no UTF-8; they are replaced, since JSON cannot carry them.
   write_file_atomic(checkpoint + "/" + kManifestFile,
-                    text.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+                    text.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
 Manifest read_manifest(const std::string& checkpoint) {
   const std::string path = checkpoint + "/" + kManifestFile;
+  const auto digest = [&](const json& text) {
+    const std::optional<Digest> found = from_hex(text.get<std::string>());
+    if (!found) damaged_checkpoint(path, fmt::format("{} is no SHA-256", text.dump()));
+    return *found;
+  };
   try {
     const json text = json::parse(read_file(path));
-    if (const json& version = text.at("version"); version != kManifestVersion) {
+    if (const json& version = text.at("version"); version != kManifestVersion)
       throw Error(fmt::format("{}: version {}; this program reads version {}", path, version.dump(),
                               kManifestVersion));
+    Manifest manifest{.counters = {text.at("step").get<int64_t>(), text.at("cursor").get<int64_t>(),
+                                   text.at("schedule").get<std::string>()},
+                      .state_sha256 = text.at("state_sha256").get<std::string>(),
+                      .files = {},
+                      .job_toml = text.at("job").get<std::string>()};
+    for (const json& told : text.at("files")) {
+      SavedFile file{told.at("name").get<std::string>(),
+                     told.at("bytes").get<int64_t>(),
+                     digest(told.at("header_sha256")),
+                     {}};
+      for (const json& tensor : told.at("tensors")) {
+        SavedTensor& saved = file.tensors.emplace_back(tensor.at("name").get<std::string>());
+        for (const json& range : tensor.at("sha256")) saved.ranges.push_back(digest(range));
+      }
+      manifest.files.push_back(std::move(file));
     }
-    const json& file = text.at("files").at(kStateFile);
-    return {
-        .counters = {text.at("step").get<int64_t>(), text.at("cursor").get<int64_t>(),
-                     text.at("schedule").get<std::string>()},
-        .state_sha256 = text.at("state_sha256").get<std::string>(),
-        .state_file = {file.at("bytes").get<int64_t>(), file.at("sha256").get<std::string>()},
-        .job_toml = text.at("job").get<std::string>(),
-    };
+    return manifest;
   } catch (const json::exception& fault) {
     damaged_checkpoint(path, json_fault(fault));
   }

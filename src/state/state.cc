@@ -19,15 +19,11 @@ int64_t EntryShape::size() const {
   return size;
 }
 
-StateSource source_of(const State& state) {
-  StateSource source;
-  source.counters = state.counters;
+std::vector<EntryShape> shapes_of(const State& state) {
+  std::vector<EntryShape> shapes;
   for (const StateEntry& entry : state.entries)
-    source.entries.push_back({entry.name, entry.slot, entry.dims});
-  source.values = [&state](size_t entry) {
-    return std::span<const float>(state.entries[entry].values);
-  };
-  return source;
+    shapes.push_back({entry.name, entry.slot, entry.dims});
+  return shapes;
 }
 
 std::vector<Digest> range_digests(std::span<const float> values) {

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,15 +52,8 @@ struct State {
   StateCounters counters;
 };
 
-/// A state that is asked for its entries one by one, in order and each of them once, so that nobody
-/// has to hold all of it.
-struct StateSource {
-  std::vector<EntryShape> entries;
-  StateCounters counters;
-  std::function<std::span<const float>(size_t entry)> values;  ///< valid until the next call
-};
-/// Its values are spans of `state`, which must outlive it.
-StateSource source_of(const State& state);
+/// The entries without their values.
+std::vector<EntryShape> shapes_of(const State& state);
 
 /// Floats of a range that is hashed by itself: 1 MiB. Ranks that hold different ranges of an entry
 /// can so hash what they have.

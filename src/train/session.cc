@@ -282,8 +282,6 @@ void Session::save() {
     const std::string path = trainer_.save(folder_.checkpoints(), to_toml(job_));
     if (first_)
       reporter_->event({{"event", "saved"}, {"step", trainer_.committed()}, {"path", path}});
-    // A large state may take longer than layout.timeout to write.
-    wait_for_all();
   }
   saving_ += seconds_since(begin, context_.clock);
 }

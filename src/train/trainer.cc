@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "config/timeout.h"
 #include "eval/evaluate.h"
 #include "state/checkpoint.h"
 
@@ -128,7 +129,16 @@ Collector& Trainer::state() {
 }
 
 std::string Trainer::save(const std::string& folder, const std::string& job_toml) {
-  return together([&] { return state().save(folder, counters(), job_toml); });
+  // A large state may take longer than layout.timeout to write: ranks wait while others work.
+  RankContext& context = run().context();
+  const Patience patience = context.while_working(timeout_of(worker_.job));
+  const auto tell_all = [&](const std::string& mine) {
+    std::vector<std::string> all;
+    for (Card& card : context.rendezvous.exchange({.bytes = mine}, patience))
+      all.push_back(std::move(card.bytes));
+    return all;
+  };
+  return together([&] { return state().save(folder, counters(), job_toml, tell_all); });
 }
 
 std::string Trainer::agreed_hash() {

@@ -60,7 +60,7 @@ class Trainer {
 
   int64_t committed() const { return worker_.progress.step; }
   const Progress& progress() const { return worker_.progress; }
-  /// Writes a checkpoint of the state as it is now; the path on rank 0. Collective.
+  /// Writes a checkpoint of the state as it is now, every rank its share; its path. Collective.
   std::string save(const std::string& folder, const std::string& job_toml);
   /// This rank's part of the state as it is now, to be read on another thread while steps go on:
   /// call it there, it waits for the copy. Null where state is in the host's memory, or rank 0 does

@@ -24,6 +24,7 @@
 #include "plan/search/calibration.h"
 #include "state/checkpoint.h"
 #include "state/manifest.h"
+#include "state/safetensors.h"
 #include "support/command.h"
 #include "support/damage.h"
 #include "train/run_folder.h"
@@ -91,22 +92,27 @@ TEST_F(DamagedFiles, OfCheckpointsAreRefused) {
   SmallState saved, loaded;
   const std::string checkpoint = save_checkpoint(folder_.path(), saved.state, "name = \"x\"\n");
   const std::string manifest = checkpoint + "/manifest.json",
-                    file = checkpoint + "/state.safetensors";
+                    file = checkpoint + "/parameters.safetensors";
   each(manifest, 1000, [&] { read_manifest(checkpoint); });
   each(
       manifest, 300, [&] { load_checkpoint(checkpoint, loaded.state); }, checkpoint);
   each(file, 300, [&] { load_checkpoint(checkpoint, loaded.state); });
-  // With a manifest that agrees the header is read, too.
-  const auto entries = source_of(loaded.state).entries;
-  each(file, 1000, [&] {
+  // With a manifest that agrees in size and header the tensors of the header are looked at, too.
+  const Manifest whole = read_manifest(checkpoint);
+  const auto load_agreeing = [&] {
     const std::string bytes = read_file(file);
-    const FileStamp stamp{static_cast<int64_t>(bytes.size()),
-                          hex(sha256(std::as_bytes(std::span(bytes))))};
-    std::vector<StatePiece> pieces;
-    for (size_t e = 0; e < entries.size(); ++e)
-      pieces.push_back({e, {0, entries[e].size()}, loaded.values[e]});
-    read_safetensors(file, stamp, entries, pieces, loaded.state.counters);
-  });
+    uint64_t length = 0;
+    std::memcpy(&length, bytes.data(), std::min<size_t>(sizeof length, bytes.size()));
+    Manifest agreeing = whole;
+    agreeing.files[0].bytes = static_cast<int64_t>(bytes.size());
+    if (length < bytes.size())
+      agreeing.files[0].header =
+          sha256(std::as_bytes(std::span(bytes).first(std::min(8 + length, bytes.size()))));
+    write_manifest(checkpoint, agreeing);
+    load_checkpoint(checkpoint, loaded.state);
+  };
+  each(file, 1000, load_agreeing, checkpoint);
+  write_manifest(checkpoint, whole);
   each(file, 1000, [&] { read_tensors(file, [](const std::string&) { return true; }); });
 }
 
@@ -276,7 +282,7 @@ TEST_F(DamagedFiles, EndTheCommandWithAMessageAndACode) {
   const std::vector<std::pair<std::string, testing_support::Arguments>> cases = {
       {run + "/job.toml", {"train", "--resume", run}},
       {checkpoint + "/manifest.json", {"train", "--resume", run}},
-      {checkpoint + "/state.safetensors", {"train", "--resume", run}},
+      {checkpoint + "/parameters.safetensors", {"train", "--resume", run}},
       {run + "/metrics.jsonl", {"plot", run, "-o", folder_ / "plot.svg"}},
       {run + "/trace/rank-0.jsonl", {"trace", run}},
   };

@@ -98,7 +98,7 @@ constexpr const char* kStuck = "@stuck";
 /// Makes it and returns its path.
 std::string make_stuck(const TempFolder& folder) {
   std::filesystem::create_directory(folder / "stuck");
-  EXPECT_EQ(::mkfifo((folder / "stuck/state.safetensors").c_str(), 0600), 0);
+  EXPECT_EQ(::mkfifo((folder / "stuck/parameters.safetensors").c_str(), 0600), 0);
   return folder / "stuck";
 }
 
@@ -136,7 +136,8 @@ std::vector<Phase> phases() {
       {"Planning", kJob + set(pipeline), processes_started(3), false},
       {"Model", kJob + set({"model.init_from=" + std::string(kStuck)}), ranks_started, false},
       {"Data",
-       gpt + set({"data.kind=text", std::string("data.path=") + kStuck + "/state.safetensors"}),
+       gpt +
+           set({"data.kind=text", std::string("data.path=") + kStuck + "/parameters.safetensors"}),
        ranks_started, false},
       {"FirstStep", kJob, event("start")},
       {"Steps", kJob, [](const Command&, const std::string& run) { return reaches(run, 20); }},

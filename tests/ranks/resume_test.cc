@@ -259,7 +259,7 @@ class DamagedCheckpoint : public Resume {
     EXPECT_EQ(read_file(run_ + "/metrics.jsonl"), metrics);
   }
   const std::string checkpoint_ = run_ + "/checkpoints/step-00000006";
-  const std::string state_ = checkpoint_ + "/state.safetensors",
+  const std::string state_ = checkpoint_ + "/parameters.safetensors",
                     manifest_ = checkpoint_ + "/manifest.json";
 };
 
@@ -270,7 +270,7 @@ TEST_F(DamagedCheckpoint, WithAFlippedByteIsRefused) {
   file.seekp(-1000, std::ios::end);
   file.put(flipped);
   file.close();
-  expect_refused(state_, "damaged: its SHA-256 is ");
+  expect_refused(state_, "are not those that the manifest was written for");
 }
 
 TEST_F(DamagedCheckpoint, ThatIsTruncatedIsRefused) {

@@ -98,10 +98,10 @@ TEST_F(TrainedTest, TensorsPathTakesAFileACheckpointOrARun) {
   run_of("run", job_of(), 6, 12);
   const std::string latest = run + "/checkpoints/step-00000012";
   EXPECT_EQ(std::filesystem::canonical(tensors_path(run)),
-            std::filesystem::canonical(latest + "/" + kStateFile));
+            std::filesystem::canonical(latest + "/" + kParametersFile));
   const std::string first = run + "/checkpoints/step-00000003";
-  EXPECT_EQ(tensors_path(first), first + "/" + kStateFile);
-  EXPECT_EQ(tensors_path(first + "/" + kStateFile), first + "/" + kStateFile);
+  EXPECT_EQ(tensors_path(first), first + "/" + kParametersFile);
+  EXPECT_EQ(tensors_path(first + "/" + kParametersFile), first + "/" + kParametersFile);
   for (const std::string& none : {folder_, folder_ + "/nothing"})
     EXPECT_EQ(fault([&] { tensors_path(none); }),
               none + ": neither a safetensors file, nor a checkpoint, nor a run that has one");
@@ -126,7 +126,7 @@ TEST_F(TrainedTest, StartFromListsAllThatIsMissingOrShapedOtherwise) {
   other.model.hidden = {7, 8, 2};
   Model model = make_model(other);
   const std::string said = fault([&] { start_from(model, run, "*"); });
-  EXPECT_TRUE(said.find(kStateFile) != std::string::npos &&
+  EXPECT_TRUE(said.find(kParametersFile) != std::string::npos &&
               said.find("do not fit the model:") != std::string::npos)
       << said;
   for (const char* part :

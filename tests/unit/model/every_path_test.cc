@@ -69,8 +69,7 @@ constexpr Case kCases[] = {
      }},
     {"VariationalAutoencoder",
      [] {
-       return dense_job("kind = \"autoencoder\"\nlatent = 3\nvariational = true",
-                        "kind = \"bce\"");
+       return dense_job("kind = \"autoencoder\"\nlatent = 3\nvariational = true", "kind = \"bce\"");
      }},
     {"Cnn", [] { return cnn_job(NormKind::kBatch, true, 1); }},
     {"CnnInColumns", [] { return cnn_job(NormKind::kBatch, true, 2); }},

@@ -5,6 +5,7 @@
 
 #include "fixture.h"
 #include "state/manifest.h"
+#include "state/safetensors.h"
 
 namespace tutti {
 namespace {
@@ -39,8 +40,10 @@ TEST_F(CheckpointTest, TensorsAreFoundByNameWhateverTheirOrder) {
   const std::string path = save_checkpoint(folder_, saved.state, "");
   // another order is another state
   EXPECT_TRUE(contains(load_fault(path, loaded.state), "the state's hash"));
-  EXPECT_EQ(*loaded.storage[0], *saved.storage[0]);
-  EXPECT_EQ(*loaded.storage[2], *saved.storage[2]);
+  std::swap(loaded.state.entries[0], loaded.state.entries[2]);
+  EXPECT_EQ(load_fault(path, loaded.state), "no fault");
+  for (size_t i = 0; i < saved.storage.size(); ++i)
+    EXPECT_EQ(*loaded.storage[i], *saved.storage[i]) << i;
 }
 
 TEST_F(CheckpointTest, TheLatestIsTheHighestStepAndTheLinkPointsToIt) {
@@ -63,10 +66,29 @@ TEST_F(CheckpointTest, ACheckpointOfTheSameStepIsReplaced) {
   EXPECT_EQ(names_in(folder_), (std::set<std::string>{"latest", "step-00000005"}));
 }
 
+TEST_F(CheckpointTest, EachSlotHasAFileThatHasTheParametersNames) {
+  OwnedState saved(3, 1);
+  const std::string path = save_checkpoint(folder_, saved.state, "");
+  EXPECT_EQ(names_in(path),
+            (std::set<std::string>{"manifest.json", "m.safetensors", "parameters.safetensors"}));
+  for (size_t slot = 0; slot < 2; ++slot) {
+    const auto tensors =
+        read_tensors(path + (slot == 0 ? "/parameters.safetensors" : "/m.safetensors"),
+                     [](const std::string&) { return true; });
+    ASSERT_EQ(tensors.size(), 2u);
+    EXPECT_EQ(tensors[0].name, "embed.token.weight");
+    EXPECT_EQ(tensors[0].dims, (std::vector<int64_t>{100, 10}));
+    EXPECT_EQ(tensors[0].values, *saved.storage[slot]);
+    EXPECT_EQ(tensors[1].name, "head.bias");
+    EXPECT_EQ(tensors[1].values, *saved.storage[2 + slot]);
+  }
+}
+
 TEST_F(CheckpointTest, DamageIsNamedAndLeavesTheStateUntouched) {
   OwnedState saved(3, 1), state(0, 9);
   const std::string path = save_checkpoint(folder_, saved.state, "");
-  const std::string file = path + "/state.safetensors", bytes = slurp(file),
+  // Of the file that is read first, so that nothing was filled before.
+  const std::string file = path + "/parameters.safetensors", bytes = slurp(file),
                     before = state_hash(state.state);
 
   spill(file, bytes.substr(0, bytes.size() - 1));
@@ -75,15 +97,21 @@ TEST_F(CheckpointTest, DamageIsNamedAndLeavesTheStateUntouched) {
   EXPECT_TRUE(contains(load_fault(path, state.state), "truncated"));
   spill(file, bytes + "x");
   EXPECT_TRUE(contains(load_fault(path, state.state), file + ": "));
-  for (size_t place : {size_t{0}, size_t{20}, bytes.size() / 2, bytes.size() - 1}) {
+  for (size_t place : {size_t{0}, size_t{20}, bytes.size() / 2}) {
     std::string flipped = bytes;
     flipped[place] ^= 4;
     spill(file, flipped);
-    EXPECT_TRUE(contains(load_fault(path, state.state), file + ": damaged")) << place;
+    EXPECT_TRUE(contains(load_fault(path, state.state), file + ": damaged"))
+        << place << ": " << load_fault(path, state.state);
   }
   std::filesystem::remove(file);
   EXPECT_EQ(load_fault(path, state.state), "cannot open " + file + ": No such file or directory");
   EXPECT_EQ(state_hash(state.state), before);
+  std::string flipped = bytes;
+  flipped.back() ^= 4;
+  spill(file, flipped);
+  EXPECT_TRUE(contains(load_fault(path, state.state),
+                       file + ": damaged: elements 0 to 7 of head.bias are not those"));
   spill(file, bytes);
   EXPECT_EQ(load_fault(path, state.state), "no fault");
 }
@@ -102,7 +130,18 @@ TEST_F(CheckpointTest, AManifestThatIsMissingMalformedAlteredOrOfAnotherVersionI
     copy[key] = value;
     return copy.dump();
   };
-  EXPECT_EQ(fault_of(altered("version", 2)), file + ": version 2; this program reads version 1");
+  for (const int version : {1, 3})
+    EXPECT_EQ(fault_of(altered("version", version)),
+              fmt::format("{}: version {}; this program reads version 2", file, version));
+  auto other = manifest;
+  other["files"][1]["tensors"][0]["sha256"][0] = std::string(64, '0');
+  EXPECT_TRUE(contains(fault_of(other.dump()), file + ": damaged: the state's hash is"));
+  other = manifest;
+  other["files"][1]["tensors"][0]["sha256"].push_back(std::string(64, '0'));
+  EXPECT_TRUE(contains(fault_of(other.dump()), file + ": damaged: it has not the hashes of "));
+  other = manifest;
+  other["files"][0]["name"] = "../../other";
+  EXPECT_TRUE(contains(fault_of(other.dump()), file + ": damaged: ../../other is no name"));
   EXPECT_TRUE(contains(fault_of(manifest.dump().substr(0, 50)), file + ": damaged: "));
   EXPECT_TRUE(contains(fault_of("[]"), file + ": damaged: "));
   EXPECT_TRUE(contains(fault_of(altered("cursor", "many")), file + ": damaged: "));
@@ -122,8 +161,8 @@ TEST_F(CheckpointTest, EveryTensorThatDoesNotMatchIsListedAtOnce) {
   const std::string before = state_hash(state.state), fault = load_fault(path, state.state);
   EXPECT_TRUE(contains(fault, "4 tensors do not match the job")) << fault;
   EXPECT_TRUE(contains(fault, "\n  embed.token.weight is [100,10], the job has [10,100]")) << fault;
-  EXPECT_TRUE(contains(fault, "\n  head.bias@v is missing")) << fault;
-  EXPECT_TRUE(contains(fault, "\n  head.bias@m is not in the job")) << fault;
+  EXPECT_TRUE(contains(fault, "\n  head.bias (v) is missing")) << fault;
+  EXPECT_TRUE(contains(fault, "\n  head.bias is not in the job (m.safetensors)")) << fault;
   EXPECT_TRUE(contains(fault, "\n  old.weight is not in the job")) << fault;
   EXPECT_EQ(state_hash(state.state), before);
 }

@@ -2,8 +2,10 @@
 // holds everything.
 #include "state/collect.h"
 
+#include <map>
 #include <random>
 
+#include "comm/gather.h"
 #include "fixture.h"
 #include "state/checkpoint.h"
 #include "support/transports.h"
@@ -35,7 +37,7 @@ struct Whole {
       (*values)[i] = static_cast<float>(storage.size()) + 1.0f / static_cast<float>(i + 3);
     state.entries.push_back({name, slot, std::move(dims), *values});
   }
-  std::vector<EntryShape> entries() const { return source_of(state).entries; }
+  std::vector<EntryShape> entries() const { return shapes_of(state); }
   std::vector<std::unique_ptr<std::vector<float>>> storage;
   State state;
 };
@@ -72,14 +74,16 @@ std::vector<HeldPieces> dealt(const Whole& whole, int ranks, uint64_t seed) {
 }
 
 /// Calls `body` on every rank of a mesh of threads; what it throws comes back.
-std::vector<std::string> on_ranks(const Whole& whole, std::vector<HeldPieces>& held,
-                                  const std::function<void(Collector&, int)>& body) {
+std::vector<std::string> on_ranks(
+    const Whole& whole, std::vector<HeldPieces>& held,
+    const std::function<void(Collector&, int, const TellAll& tell_all)>& body) {
   std::vector<std::string> faults(held.size(), "no fault");
   over({"inproc", "inproc", true, false}, static_cast<int>(held.size()), [&](TestRank& me) {
     Channel channel(me.transport, me.clock, {64, 79}, std::chrono::seconds(20));
     try {
       Collector collector(whole.entries(), held[me.rank].pieces, channel);
-      body(collector, me.rank);
+      body(collector, me.rank,
+           [&](const std::string& mine) { return gather_bytes(mine, channel); });
     } catch (const Error& error) {
       faults[me.rank] = error.what();
     }
@@ -93,8 +97,14 @@ TEST_F(CollectTest, TheHashAndTheFilesOfAnyCutAreThoseOfOneRank) {
   const Whole whole;
   const std::string expected = state_hash(whole.state);
   const std::string path = save_checkpoint(folder_ + "/one", whole.state, "the job");
-  const std::string tensors = slurp(path + "/state.safetensors"),
-                    manifest = slurp(path + "/manifest.json");
+  const auto files_in = [](const std::string& checkpoint) {
+    std::map<std::string, std::string> files;
+    for (const std::string& name : names_in(checkpoint))
+      files[name] = slurp(checkpoint + "/" + name);
+    return files;
+  };
+  const auto files = files_in(path);
+  EXPECT_EQ(files.size(), 3u);
   const uint64_t seed = std::random_device{}();
   for (int round = 0; round < 12; ++round) {
     SCOPED_TRACE(fmt::format("seed {} round {}", seed, round));
@@ -102,17 +112,17 @@ TEST_F(CollectTest, TheHashAndTheFilesOfAnyCutAreThoseOfOneRank) {
     auto held = dealt(whole, ranks, seed + static_cast<uint64_t>(round));
     const std::string folder = fmt::format("{}/{}", folder_, round);
     std::string saved;
-    for (const std::string& fault : on_ranks(whole, held, [&](Collector& collector, int rank) {
+    for (const std::string& fault :
+         on_ranks(whole, held, [&](Collector& collector, int rank, const TellAll& tell_all) {
            EXPECT_EQ(collector.hash(kCounters), expected);
-           const std::string at = collector.save(folder, kCounters, "the job");
-           EXPECT_EQ(at.empty(), rank != 0);
+           const std::string at = collector.save(folder, kCounters, "the job", tell_all);
+           EXPECT_EQ(at, folder + "/step-00000007");
            if (rank == 0) saved = at;
          })) {
       EXPECT_EQ(fault, "no fault");
     }
     EXPECT_EQ(saved, folder + "/step-00000007");
-    EXPECT_TRUE(slurp(saved + "/state.safetensors") == tensors);
-    EXPECT_EQ(slurp(saved + "/manifest.json"), manifest);
+    EXPECT_TRUE(files_in(saved) == files);
 
     for (HeldPieces& rank : held) {  // another cut reads the file of one rank
       for (auto& values : rank.storage) std::fill(values->begin(), values->end(), -1.0f);
@@ -140,8 +150,8 @@ TEST_F(CollectTest, AReplicaWithAnotherBitIsNamedOnEveryRank) {
     if (e == 1) held[2].add(e, {kHashedRange + 5, kHashedRange + 500}, values);
   }
   (*held[2].storage[0])[3] = -0.25f;
-  const auto faults =
-      on_ranks(whole, held, [](Collector& collector, int) { collector.hash(kCounters); });
+  const auto faults = on_ranks(
+      whole, held, [](Collector& collector, int, const TellAll&) { collector.hash(kCounters); });
   for (const std::string& fault : faults)
     EXPECT_EQ(
         fault,
@@ -154,7 +164,7 @@ TEST_F(CollectTest, AReplicaWithAnotherBitIsNamedOnEveryRank) {
 TEST_F(CollectTest, CountersThatDifferAndElementsThatNobodyHoldsAreRefused) {
   const Whole whole;
   auto held = dealt(whole, 2, 1);
-  auto faults = on_ranks(whole, held, [](Collector& collector, int rank) {
+  auto faults = on_ranks(whole, held, [](Collector& collector, int rank, const TellAll&) {
     collector.hash({7 + rank, 224, ""});
   });
   for (const std::string& fault : faults)
@@ -166,19 +176,18 @@ TEST_F(CollectTest, CountersThatDifferAndElementsThatNobodyHoldsAreRefused) {
     if (!values.empty())
       gap[e % 2].add(e, {0, e == 2 ? 2000 : static_cast<int64_t>(values.size())}, values);
   }
-  faults = on_ranks(whole, gap, [](Collector&, int) {});
+  faults = on_ranks(whole, gap, [](Collector&, int, const TellAll&) {});
   for (const std::string& fault : faults)
     EXPECT_EQ(
         fault,
         "no rank holds elements 2000 to 2100 of block.weight (parameter): this must never happen");
 }
 
-TEST_F(CollectTest, APieceIsUntouchedByACheckpointThatIsDamagedOrOfOtherShapes) {
+TEST_F(CollectTest, APieceIsUntouchedByACheckpointOfOtherShapesAndChecksWhatItReads) {
   const Whole whole;
   const std::string path = save_checkpoint(folder_, whole.state, "");
   auto held = dealt(whole, 2, 3);
   const auto fault_of = [&](const std::vector<EntryShape>& entries) -> std::string {
-    const auto before = *held[0].storage[0];
     for (auto& values : held[0].storage) std::fill(values->begin(), values->end(), -1.0f);
     try {
       load_checkpoint(path, entries, held[0].pieces);
@@ -193,11 +202,57 @@ TEST_F(CollectTest, APieceIsUntouchedByACheckpointThatIsDamagedOrOfOtherShapes) 
   auto shaped = whole.entries();
   shaped[2].dims = {7, 300};
   EXPECT_TRUE(contains(fault_of(shaped), "block.weight is [300,7], the job has [7,300]"));
-  const std::string file = path + "/state.safetensors";
+
+  // Another 1 MiB than its own is no rank's business.
+  const std::string file = path + "/parameters.safetensors";
   std::string bytes = slurp(file);
-  bytes[bytes.size() / 2] ^= 1;
+  bytes[bytes.size() - 1] ^= 1;  // of head.weight, entry 5
   spill(file, bytes);
-  EXPECT_TRUE(contains(fault_of(whole.entries()), "damaged"));
+  HeldPieces first, last;
+  first.add(0, {5, kHashedRange + 3}, whole.state.entries[0].values);
+  last.add(5, {7, 9}, whole.state.entries[5].values);
+  EXPECT_EQ(load_checkpoint(path, whole.entries(), first.pieces).step, kCounters.step);
+  try {
+    load_checkpoint(path, whole.entries(), last.pieces);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_TRUE(contains(error.what(), file + ": damaged: elements 0 to ")) << error.what();
+  }
+}
+
+TEST_F(CollectTest, HoldersOfTheSameWriteEqualShares) {
+  const Whole whole;
+  std::vector<HeldPieces> held(3);
+  for (HeldPieces& rank : held)
+    for (size_t e = 0; e < whole.state.entries.size(); ++e)
+      if (const auto values = whole.state.entries[e].values; !values.empty())
+        rank.add(e, {0, static_cast<int64_t>(values.size())}, values);
+  std::vector<size_t> shares(held.size());  // hashed ranges
+  const auto save = [&](Collector& collector, int rank, const TellAll& tell_all) {
+    collector.save(folder_, kCounters, "", [&](const std::string& mine) {
+      if (mine.size() > 1) shares[rank] = (mine.size() - 1) / sizeof(Digest);
+      return tell_all(mine);
+    });
+  };
+  for (const std::string& fault : on_ranks(whole, held, save)) EXPECT_EQ(fault, "no fault");
+  // Equal in floats: those of the first rank are two whole ranges, and of the last four cut ones.
+  EXPECT_EQ(shares, (std::vector<size_t>{2, 3, 4}));
+}
+
+TEST_F(CollectTest, AFailureOfAnyRankIsToldByAllAndLeavesNothing) {
+  const Whole whole;
+  auto held = dealt(whole, 3, 5);
+  const std::string before = save_checkpoint(folder_, whole.state, "");
+  const auto faults =
+      on_ranks(whole, held, [&](Collector& collector, int rank, const TellAll& tell_all) {
+        int stage = 0;
+        collector.save(folder_, {8, 256, ""}, "", [&](const std::string& mine) {
+          return tell_all(rank == 2 && ++stage == 2 ? "-the disk of rank 2 is full" : mine);
+        });
+      });
+  for (const std::string& fault : faults) EXPECT_EQ(fault, "the disk of rank 2 is full");
+  EXPECT_EQ(names_in(folder_), (std::set<std::string>{"latest", "step-00000007"}));
+  EXPECT_EQ(latest_checkpoint(folder_), before);
 }
 
 }  // namespace

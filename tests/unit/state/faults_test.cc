@@ -82,12 +82,12 @@ TEST_F(CheckpointFaultTest, AFullDiskLeavesNothingHalfWritten) {
 bool stop_in_a_save(pid_t child, const std::string& folder) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (std::chrono::steady_clock::now() < deadline) {
-    if (!fs::exists(folder + "/.writing/state.safetensors") || latest_checkpoint(folder).empty())
+    if (!fs::exists(folder + "/.writing/m.safetensors") || latest_checkpoint(folder).empty())
       continue;
     kill(child, SIGSTOP);
     int status = 0;
     if (waitpid(child, &status, WUNTRACED) != child || !WIFSTOPPED(status)) return false;
-    if (fs::exists(folder + "/.writing/state.safetensors") &&
+    if (fs::exists(folder + "/.writing/m.safetensors") &&
         !fs::exists(folder + "/.writing/manifest.json"))
       return true;
     kill(child, SIGCONT);

@@ -7,9 +7,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "comm/gather.h"
 #include "config/model_rules.h"
 #include "model/make_model.h"
 #include "plan/make/plan_mesh.h"
@@ -155,7 +157,7 @@ TEST_P(UnitsTest, PiecesStartWithTheValuesOfOneRank) {
   for (const MeshOptions& options : meshes(GetParam().tensor))
     for (int rank = 0; rank < options.mesh.ranks(); ++rank) {
       const RankUnits mine(model_, shape_, options, rank);
-      EXPECT_EQ(mine.units->entries(), source_of(expected).entries);
+      EXPECT_EQ(mine.units->entries(), shapes_of(expected));
       for (const StatePiece& piece : mine.units->pieces()) {
         const auto values =
             expected.entries[piece.entry].values.subspan(piece.range.begin, piece.range.size());
@@ -212,7 +214,13 @@ TEST_P(UnitsTest, AMirrorFollowsTheDeviceAndIsUploaded) {
 TEST_P(UnitsTest, TheHashAndTheCheckpointOfEveryMeshAreThoseOfOneRankAndLoadBothWays) {
   const State one = marked();
   const std::string hash = state_hash(one), path = save_checkpoint(folder_ + "/one", one, "job");
-  const std::string bytes = read_file(path + "/state.safetensors");
+  const auto files_in = [](const std::string& checkpoint) {
+    std::map<std::string, std::string> files;
+    for (const std::string& name : names_in(checkpoint))
+      files[name] = read_file(checkpoint + "/" + name);
+    return files;
+  };
+  const auto files = files_in(path);
   int number = 0;
   for (const MeshOptions& options : meshes(GetParam().tensor)) {
     SCOPED_TRACE(fmt::format("zero {} data {} pipeline {} shards {}", options.zero,
@@ -224,13 +232,14 @@ TEST_P(UnitsTest, TheHashAndTheCheckpointOfEveryMeshAreThoseOfOneRankAndLoadBoth
       mark_all(saver.units->pieces());
       Collector collector(saver.units->entries(), saver.units->pieces(), channel);
       EXPECT_EQ(collector.hash(kCounters), hash);
-      collector.save(folder, kCounters, "job");
+      collector.save(folder, kCounters, "job",
+                     [&](const std::string& mine) { return gather_bytes(mine, channel); });
       EXPECT_EQ(load_checkpoint(path, loader.units->entries(), loader.units->pieces()).step,
                 kCounters.step);
       EXPECT_EQ(Collector(loader.units->entries(), loader.units->pieces(), channel).hash(kCounters),
                 hash);
     });
-    EXPECT_TRUE(read_file(latest_checkpoint(folder) + "/state.safetensors") == bytes);
+    EXPECT_TRUE(files_in(latest_checkpoint(folder)) == files);
     Units back(model_, shape_, all_held(shape_), kSlots, kSeed + 1, {}, accounts_);
     State loaded = back.state({});
     load_checkpoint(latest_checkpoint(folder), loaded);

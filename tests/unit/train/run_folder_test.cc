@@ -108,7 +108,7 @@ TEST_F(RunFolderTest, IsCleanedOfWhatNobodyWillFinish) {
   const RunFolder folder = create_run("run", job_).folder;
   write(folder.checkpoints() + "/step-00000003/manifest.json", "{}");
   const auto whole = names("run");
-  write(folder.checkpoints() + "/.writing/state.safetensors", "half");
+  write(folder.checkpoints() + "/.writing/parameters.safetensors", "half");
   fs::create_symlink("step-00000009", folder.checkpoints() + "/.latest");
   write(folder.trace(1) + ".tmp-12-0", "half");
   write(folder.metrics() + ".tmp-12-0", "half");
