@@ -7,6 +7,7 @@
 #include "app/cli/commands.h"
 #include "app/cli/launch_train.h"
 #include "app/command_line.h"
+#include "app/commands/checkpoint_commands.h"
 #include "app/commands/crossval.h"
 #include "app/commands/data_command.h"
 #include "app/commands/explain.h"
@@ -92,6 +93,9 @@ int tutti_main(int argc, char** argv, const std::string& build) {
       {"crossval", [&] { return crossval_command(a.train, a.folds, own_model); }},
       {"data", [&] { return data_command(a.train); }},
       {"generate", [&] { return generate_command(a.run, a.count, a.seed, a.out); }},
+      {"inspect", [&] { return inspect_command(a.run); }},
+      {"diff", [&] { return diff_command(a.run, a.other); }},
+      {"export", [&] { return export_command(a.run, a.out); }},
       {"tokenize", [&] { return tokenize_command(a.tokenize); }}};
   check_functions(here, {Needs::kTorch, Needs::kRanks});
   return guarded([&] {

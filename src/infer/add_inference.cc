@@ -8,6 +8,7 @@
 #include "infer/prepare.h"
 #include "infer/sampler.h"
 #include "state/checkpoint.h"
+#include "state/load_checkpoint.h"
 #include "train/trainer.h"
 
 namespace tutti {

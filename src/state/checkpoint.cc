@@ -4,7 +4,6 @@
 #include "state/checkpoint.h"
 
 #include <fcntl.h>
-#include <fmt/ranges.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -273,170 +272,24 @@ std::string save_checkpoint(const std::string& folder, const State& state,
   return save_checkpoint(folder, {entries, parts, values, 0, alone}, state.counters, job_toml);
 }
 
-namespace {
-
-/// A checkpoint whose files are there, of the right sizes and headers, and hold the job's entries.
-struct OpenState {
-  Manifest manifest;
-  std::vector<TensorFile> files;
-  struct Place {
-    size_t file;
-    int64_t offset;
-    const std::vector<Digest>* ranges;
-  };
-  std::vector<Place> places;  ///< by entry
-};
-
-/// The file, if it is the one that the manifest was written for: first its size, which is cheap and
-/// names a truncated file, then its header.
-TensorFile open_saved(const std::string& path, const SavedFile& saved) {
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) throw_errno("open", path);
-  if (info.st_size != saved.bytes)
-    damaged_checkpoint(
-        path, fmt::format("{} bytes where the manifest says {}{}", info.st_size, saved.bytes,
-                          info.st_size < saved.bytes ? ": truncated" : ""));
-  TensorFile file = [&] {
-    try {
-      return open_safetensors(path);
-    } catch (const Error& error) {
-      const std::string said = error.what();
-      if (!said.starts_with(path + ": ") || said.starts_with(path + ": damaged")) throw;
-      damaged_checkpoint(path, said.substr(path.size() + 2));
-    }
-  }();
-  if (sha256(std::as_bytes(std::span(file.header))) != saved.header)
-    damaged_checkpoint(path, "its header is not the one that the manifest was written for");
-  return file;
-}
-
-OpenState open_state(const std::string& checkpoint, const std::vector<EntryShape>& entries) {
-  OpenState state{read_manifest(checkpoint), {}, {}};
-  const std::string path = checkpoint + "/" + kManifestFile;
-  for (const SavedFile& saved : state.manifest.files) {
-    if (saved.name.find('/') != std::string::npos)
-      damaged_checkpoint(path, fmt::format("{} is no name of a file", saved.name));
-    state.files.push_back(open_saved(checkpoint + "/" + saved.name, saved));
-  }
-
-  // Tensors by file and name, with what the manifest says of them; what is left in the end is not
-  // in the job.
-  struct Found {
-    const PlacedTensor* tensor = nullptr;
-    const std::vector<Digest>* ranges = nullptr;
-    size_t file = 0;
-  };
-  std::map<std::pair<std::string, std::string>, Found> found;
-  for (size_t f = 0; f < state.files.size(); ++f) {
-    const SavedFile& saved = state.manifest.files[f];
-    for (const PlacedTensor& tensor : state.files[f].tensors)
-      found[{saved.name, tensor.shape.name}] = {&tensor, nullptr, f};
-    for (const SavedTensor& tensor : saved.tensors)
-      found[{saved.name, tensor.name}].ranges = &tensor.ranges;
-  }
-
-  // All faults are reported at once.
-  std::vector<std::string> faults;
-  StateHasher hasher(entries.size());
-  for (const EntryShape& entry : entries) {
-    const std::string file = file_of_slot(entry.slot),
-                      title = entry.slot == kParameterSlot
-                                  ? entry.name
-                                  : fmt::format("{} ({})", entry.name, entry.slot);
-    auto node = found.extract({file, entry.name});
-    state.places.push_back({0, 0, nullptr});
-    if (node.empty() || node.mapped().tensor == nullptr) {
-      faults.push_back(fmt::format("{} is missing", title));
-      continue;
-    }
-    const Found& it = node.mapped();
-    if (it.tensor->type != "F32")
-      faults.push_back(fmt::format("{} is {}, not F32", title, it.tensor->type));
-    if (it.tensor->shape.dims != entry.dims) {
-      faults.push_back(fmt::format("{} is [{}], the job has [{}]", title,
-                                   fmt::join(it.tensor->shape.dims, ","),
-                                   fmt::join(entry.dims, ",")));
-      continue;
-    }
-    const int64_t ranges = (entry.size() + kHashedRange - 1) / kHashedRange;
-    if (it.ranges == nullptr || static_cast<int64_t>(it.ranges->size()) != ranges)
-      damaged_checkpoint(path, fmt::format("it has not the hashes of {}", title));
-    state.places.back() = {it.file, it.tensor->begin, it.ranges};
-    hasher.add(entry, *it.ranges);
-  }
-  for (const auto& [key, extra] : found) {
-    if (extra.tensor == nullptr)
-      damaged_checkpoint(path, fmt::format("{} is not in {}", key.second, key.first));
-    faults.push_back(fmt::format(
-        "{} is not in the job{}", key.second,
-        key.first == kParametersFile ? std::string() : fmt::format(" ({})", key.first)));
-  }
-  if (!faults.empty())
-    throw Error(fmt::format("{}: {} tensors do not match the job:\n  {}", checkpoint, faults.size(),
-                            fmt::join(faults, "\n  ")));
-
-  // The manifest's hashes go together, or it was altered.
-  if (const std::string hash = hasher.finish(state.manifest.counters);
-      hash != state.manifest.state_sha256)
-    damaged_checkpoint(
-        path, fmt::format("the state's hash is {}, it says {}", hash, state.manifest.state_sha256));
-  return state;
-}
-
-}  // namespace
-
-StateCounters load_checkpoint(const std::string& checkpoint, const std::vector<EntryShape>& entries,
-                              std::span<const StatePiece> pieces) {
-  const OpenState state = open_state(checkpoint, entries);
-  std::vector<float> buffer(kHashedRange);
-  for (const StatePiece& piece : pieces) {
-    const OpenState::Place& place = state.places[piece.entry];
-    const int64_t size = entries[piece.entry].size();
-    for (int64_t at = piece.range.begin; at < piece.range.end; at = range_end(at, size)) {
-      const Range range{at / kHashedRange * kHashedRange, range_end(at, size)};
-      const std::span values(buffer.data(), static_cast<size_t>(range.size()));
-      const std::string path = checkpoint + "/" + state.manifest.files[place.file].name;
-      read_at(state.files[place.file].fd.get(), std::as_writable_bytes(values),
-              place.offset + range.begin * static_cast<int64_t>(sizeof(float)), path);
-      if (sha256(std::as_bytes(values)) !=
-          (*place.ranges)[static_cast<size_t>(range.begin / kHashedRange)])
-        damaged_checkpoint(path, fmt::format("elements {} to {} of {} are not those that the "
-                                             "manifest was written for",
-                                             range.begin, range.end, entries[piece.entry].name));
-      const int64_t end = std::min(range.end, piece.range.end);
-      std::copy_n(values.data() + (at - range.begin), end - at,
-                  &piece.values[static_cast<size_t>(at - piece.range.begin)]);
-    }
-  }
-  return state.manifest.counters;
-}
-
-void load_checkpoint(const std::string& checkpoint, State& state) {
-  std::vector<StatePiece> pieces;
-  for (size_t e = 0; e < state.entries.size(); ++e) {
-    const std::span<float> values = state.entries[e].values;
-    pieces.push_back({e, {0, static_cast<int64_t>(values.size())}, values});
-  }
-  state.counters = load_checkpoint(checkpoint, shapes_of(state), pieces);
-}
-
-std::string latest_checkpoint(const std::string& folder) {
+std::map<int64_t, std::string> complete_checkpoints(const std::string& folder) {
   // The link is not asked: it may be missing where a folder was copied. A folder without a manifest
   // is no checkpoint.
-  std::string newest;
-  int64_t highest = -1;
+  std::map<int64_t, std::string> all;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     const int64_t step = step_of(it->path().filename().string());
-    if (step > highest && path_exists(it->path().string() + "/" + kManifestFile)) {
-      highest = step;
-      newest = it->path().string();
-    }
+    if (step >= 0 && path_exists(it->path().string() + "/" + kManifestFile))
+      all.emplace(step, it->path().string());
   }
-  if (error && error != std::errc::no_such_file_or_directory) {
+  if (error && error != std::errc::no_such_file_or_directory)
     throw Error(fmt::format("read {}: {}", folder, error.message()));
-  }
-  return newest;
+  return all;
+}
+
+std::string latest_checkpoint(const std::string& folder) {
+  const auto all = complete_checkpoints(folder);
+  return all.empty() ? "" : all.rbegin()->second;
 }
 
 }  // namespace tutti

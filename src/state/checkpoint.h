@@ -11,6 +11,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -52,18 +53,9 @@ std::string save_checkpoint(const std::string& folder, const CheckpointWriter& w
 std::string save_checkpoint(const std::string& folder, const State& state,
                             const std::string& job_toml);
 
-/// Fills the entries (matched by name, slot and shape) and the counters. Throws an Error that names
-/// file and fault: missing, truncated, other hashes than the manifest's, a manifest of an unknown
-/// version; or at once every tensor that the job does not have, lacks or shapes otherwise. No value
-/// is written before all but the values has been checked; where some of them are damaged, those
-/// that were read before may have been.
-void load_checkpoint(const std::string& checkpoint, State& state);
-/// The same for a rank that holds pieces of the entries, in the order of `entries`: it reads and
-/// checks the hashed ranges of which it holds something. Returns the counters.
-StateCounters load_checkpoint(const std::string& checkpoint, const std::vector<EntryShape>& entries,
-                              std::span<const StatePiece> pieces);
-
-/// The path of the complete checkpoint of the highest step; empty when there is none.
+/// The complete checkpoints, by step: those that have a manifest.
+std::map<int64_t, std::string> complete_checkpoints(const std::string& folder);
+/// The path of the one of the highest step; empty when there is none.
 std::string latest_checkpoint(const std::string& folder);
 
 }  // namespace tutti

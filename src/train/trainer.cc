@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "config/timeout.h"
 #include "eval/evaluate.h"
-#include "state/checkpoint.h"
+#include "state/load_checkpoint.h"
 
 namespace tutti {
 

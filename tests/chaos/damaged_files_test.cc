@@ -23,6 +23,7 @@
 #include "observe/plot.h"
 #include "plan/search/calibration.h"
 #include "state/checkpoint.h"
+#include "state/load_checkpoint.h"
 #include "state/manifest.h"
 #include "state/safetensors.h"
 #include "support/command.h"

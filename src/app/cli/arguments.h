@@ -45,14 +45,15 @@ struct CommandArguments {
   bool job_given = false;    ///< train: not the default
   int64_t verify_steps = 0;  ///< 0: as many as are usual
   bool json = false;         ///< doctor
-  std::string run;           ///< sample, trace, generate
+  std::string run;           ///< sample, trace, generate, inspect, export; diff: the first
+  std::string other;         ///< diff: the second
   std::vector<std::string> runs;
   std::string metric = "loss", picture = "plot.svg";  ///< plot
   std::string prompt = "In the beginning";            ///< sample
   int64_t length = 400, trace_step = -1, folds = 5, count = 1000;
   double temperature = 0.8;
   uint64_t seed = 1;
-  std::string out;    ///< calibrate, generate, docs: the file
+  std::string out;    ///< calibrate, generate, docs, export: the file
   std::string about;  ///< help: the command
 };
 

@@ -126,6 +126,20 @@ void generate_options(CLI::App& app, CommandArguments& a) {
   app.add_option("-o,--out", a.out, "the .npy file")->required();
 }
 
+void inspect_options(CLI::App& app, CommandArguments& a) {
+  app.add_option("path", a.run, "a checkpoint, or a run for its last one")->required();
+}
+
+void diff_options(CLI::App& app, CommandArguments& a) {
+  app.add_option("first", a.run, "a checkpoint or a run")->required();
+  app.add_option("second", a.other, "a checkpoint or a run")->required();
+}
+
+void export_options(CLI::App& app, CommandArguments& a) {
+  app.add_option("path", a.run, "a checkpoint, or a run for its last one")->required();
+  app.add_option("out", a.out, "the safetensors file")->required();
+}
+
 void tokenize_options(CLI::App& app, CommandArguments& a) {
   TokenizeArguments& tokens = a.tokenize;
   app.add_option("file", tokens.file, "the text; kjv: the King James text")->required();
@@ -167,6 +181,11 @@ const std::vector<CommandRow>& commands() {
        data_options},
       {"generate", "training samples from a trained autoencoder, as a .npy file", Needs::kTorch,
        generate_options},
+      {"inspect", "what a checkpoint has: shapes, norms, hashes", Needs::kTorch, inspect_options},
+      {"diff", "where two checkpoints, or what two runs saved, differ first", Needs::kTorch,
+       diff_options},
+      {"export", "the parameters of a checkpoint as one safetensors file", Needs::kTorch,
+       export_options},
       {"tokenize", "learn a byte-level BPE tokenizer, or encode a text with one", Needs::kTorch,
        tokenize_options},
       {"docs", "the reference of all keys of a job, as Markdown", Needs::kNothing,

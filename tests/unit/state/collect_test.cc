@@ -8,6 +8,7 @@
 #include "comm/gather.h"
 #include "fixture.h"
 #include "state/checkpoint.h"
+#include "state/load_checkpoint.h"
 #include "support/transports.h"
 
 namespace tutti {

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "state/checkpoint.h"
+#include "state/load_checkpoint.h"
 
 namespace tutti {
 

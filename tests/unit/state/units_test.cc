@@ -17,6 +17,7 @@
 #include "plan/make/plan_mesh.h"
 #include "state/checkpoint.h"
 #include "state/collect.h"
+#include "state/load_checkpoint.h"
 #include "support/host_device.h"
 #include "support/tiny_gpt.h"
 #include "support/transports.h"

@@ -1,0 +1,116 @@
+// Looking at checkpoints, comparing them and taking the parameters out of them, as a user does.
+#include <fstream>
+
+#include "state/load_checkpoint.h"
+#include "support/command.h"
+
+namespace tutti {
+namespace {
+
+using namespace testing_support;  // NOLINT(google-build-using-namespace)
+
+class CheckpointCommands : public testing::Test {
+ protected:
+  /// Trains a small job that saves at steps 2, 4 and 6.
+  std::string train(const std::string& name, const Arguments& more) {
+    const std::string run = folder_ / name;
+    Command command(Arguments{"train", "mlp-points", "--steps", "6", "--out", run} +
+                    set({"train.checkpoint_every=2", "model.norm=batch"}) + more);
+    EXPECT_EQ(command.wait(), 0) << command.err();
+    hash_ = command.hash();
+    return run;
+  }
+  /// What a command says that ends with `code`.
+  std::string said(int code, const Arguments& arguments) {
+    Command command(arguments);
+    EXPECT_EQ(command.wait(), code) << command.out() << command.err();
+    return code == 0 || command.err().empty() ? command.out() : command.err();
+  }
+  static bool has(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  }
+  static void flip(const std::string& path) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(-3, std::ios::end);
+    const auto flipped = static_cast<char>(file.peek() ^ 1);
+    file.seekp(-3, std::ios::end);
+    file.put(flipped);
+  }
+
+  TempFolder folder_;
+  std::string hash_;
+};
+
+TEST_F(CheckpointCommands, InspectReadsAndChecksEverything) {
+  const std::string run = train("run", {"--ranks", "2"});
+  const std::string checkpoint = run + "/checkpoints/step-00000006";
+  const std::string text = said(0, {"inspect", run});
+  EXPECT_TRUE(has(text, checkpoint + "\nstep 6, data cursor ")) << text;
+  EXPECT_TRUE(has(text, "state sha256 " + hash_)) << text;
+  for (const char* part : {"parameters.safetensors", "m.safetensors", "v.safetensors",
+                           "layers.0.norm.variance", "[64, 16]"})
+    EXPECT_TRUE(has(text, part)) << part << " in\n" << text;
+  EXPECT_TRUE(has(said(0, {"inspect", run + "/checkpoints/step-00000004"}), "\nstep 4, "));
+
+  flip(checkpoint + "/v.safetensors");
+  EXPECT_TRUE(has(said(1, {"inspect", run}), checkpoint + "/v.safetensors: damaged: elements 0 to "));
+  EXPECT_TRUE(has(said(1, {"inspect", folder_ / "none"}), "no such run"));
+}
+
+TEST_F(CheckpointCommands, DiffNamesTheFirstStepAndElementThatDiffer) {
+  const std::string one = train("one", {"--ranks", "1"}), many = train("many", {"--ranks", "3"});
+  EXPECT_EQ(said(0, {"diff", one, many}), "equal at all 3 steps that both have saved\n");
+
+  const std::string other = folder_ / "other";
+  Command begun(Arguments{"train", "mlp-points", "--steps", "6", "--out", other} +
+                set({"train.checkpoint_every=2", "model.norm=batch", "train.seed=2"}));
+  EXPECT_EQ(begun.wait(), 0) << begun.err();
+  const std::string text = said(1, {"diff", one, other});
+  EXPECT_TRUE(text.starts_with("step 2 is the first that differs: layers.0.weight (parameter): "
+                               "element 0 is "))
+      << text;
+  EXPECT_TRUE(has(said(1, {"diff", one + "/checkpoints/step-00000002",
+                           one + "/checkpoints/step-00000004"}),
+                  "step 2 and step 4"));
+  EXPECT_EQ(said(0, {"diff", one + "/checkpoints/step-00000002",
+                     many + "/checkpoints/step-00000002"}),
+            "equal\n");
+
+  const std::string wide = train("wide", set({"model.hidden=[64, 32]"}));
+  EXPECT_TRUE(has(said(1, {"diff", one, wide}), "layers.1.weight (parameter) is [64, 64] and [32, 64]"));
+}
+
+TEST_F(CheckpointCommands, ExportWritesWhatAnotherRunStartsFrom) {
+  const std::string run = train("run", {"--ranks", "2"}), out = folder_ / "out.safetensors";
+  const std::string text = said(0, {"export", run, out});
+  EXPECT_TRUE(has(text, " tensors of step 6\n")) << text;
+  CheckpointReader saved(run + "/checkpoints/step-00000006");
+  const auto tensors = read_tensors(out, [](const std::string&) { return true; });
+  size_t parameters = 0;
+  for (const SavedEntry& entry : saved.entries()) {
+    if (entry.shape.slot != kParameterSlot) continue;
+    ++parameters;
+    const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const FileTensor& t) {
+      return t.name == entry.shape.name;
+    });
+    ASSERT_NE(found, tensors.end()) << entry.shape.name;
+    EXPECT_EQ(found->dims, entry.shape.dims);
+    const std::span<const float> values = saved.read(entry, 0);
+    EXPECT_TRUE(std::equal(values.begin(), values.end(), found->values.begin(),
+                           found->values.end()));
+  }
+  EXPECT_EQ(parameters, tensors.size());
+  Command from({"train", "mlp-points", "--steps", "1", "--out", folder_ / "from", "--set",
+                "model.norm=batch", "--set", "model.init_from=" + out});
+  EXPECT_EQ(from.wait(), 0) << from.err();
+
+  // What cannot be written or read leaves nothing.
+  EXPECT_TRUE(has(said(1, {"export", run, folder_ / "none/out.safetensors"}), "none/"));
+  flip(run + "/checkpoints/step-00000006/parameters.safetensors");
+  EXPECT_TRUE(has(said(1, {"export", run, folder_ / "bad.safetensors"}), "damaged"));
+  for (const std::string& name : names_in(folder_.path()))
+    EXPECT_FALSE(name.starts_with("bad")) << name;
+}
+
+}  // namespace
+}  // namespace tutti
