@@ -125,6 +125,7 @@ struct TrainConfig {
   std::string watch;
   int64_t early_stop;  // evaluations without improvement after which the run ends; 0: off
   double min_change;   // what counts as an improvement
+  int64_t keep;        // checkpoints; 0: all
   bool keep_best;      // a checkpoint of the best evaluation, in addition to the last
   std::string prompt;  // of the sample printed at the end
   int64_t sample_bytes;

@@ -441,6 +441,10 @@ void add_train(std::vector<Key>& keys) {
   rows.add(&C::checkpoint_every, "checkpoint_every", 0,
            "steps between checkpoints; 0: only at the end")
       .range(0, 1e12);
+  rows.add(&C::keep, "keep", 0,
+           "so many of the last checkpoints are kept, the others removed once a newer one is "
+           "complete; 0: all")
+      .range(0, kMany);
   rows.add(&C::prompt, "prompt", "", "gpt: start of the sample printed at the end");
   rows.add(&C::sample_bytes, "sample_bytes", 0, "gpt: length of that sample; 0: none")
       .range(0, kMany);

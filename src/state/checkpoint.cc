@@ -36,7 +36,9 @@ void make_folder(const std::string& path) {
 /// begins, if a save before was killed.
 struct Hidden {
   explicit Hidden(const std::string& folder)
-      : writing(folder + "/.writing"), latest(folder + "/.latest") {
+      : writing(folder + "/.writing"),
+        latest(folder + "/.latest"),
+        removing(folder + "/.removing") {
     remove();
   }
   ~Hidden() { remove(); }
@@ -46,9 +48,10 @@ struct Hidden {
     // what is in the way of a later save is named there
     std::error_code ignored;
     fs::remove_all(writing, ignored);
+    fs::remove_all(removing, ignored);
     fs::remove(latest, ignored);
   }
-  const std::string writing, latest;
+  const std::string writing, latest, removing;
 };
 
 /// Puts the folder `from` at `to`. A folder that was there ends up at `from`: the two are
@@ -270,6 +273,16 @@ std::string save_checkpoint(const std::string& folder, const State& state,
   };
   const auto alone = [](const std::string& mine) { return std::vector<std::string>{mine}; };
   return save_checkpoint(folder, {entries, parts, values, 0, alone}, state.counters, job_toml);
+}
+
+void keep_last(const std::string& folder, int64_t count) {
+  auto all = complete_checkpoints(folder);
+  while (static_cast<int64_t>(all.size()) > count) {
+    const Hidden hidden(folder);  // removes it in the end
+    const std::string& oldest = all.begin()->second;
+    if (rename(oldest.c_str(), hidden.removing.c_str()) != 0) throw_errno("remove", oldest);
+    all.erase(all.begin());
+  }
 }
 
 std::map<int64_t, std::string> complete_checkpoints(const std::string& folder) {

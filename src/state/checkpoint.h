@@ -53,6 +53,10 @@ std::string save_checkpoint(const std::string& folder, const CheckpointWriter& w
 std::string save_checkpoint(const std::string& folder, const State& state,
                             const std::string& job_toml);
 
+/// Removes all complete checkpoints but the `count` of the highest steps. One that is being removed
+/// is first hidden: a kill leaves `.removing`, which the next save removes.
+void keep_last(const std::string& folder, int64_t count);
+
 /// The complete checkpoints, by step: those that have a manifest.
 std::map<int64_t, std::string> complete_checkpoints(const std::string& folder);
 /// The path of the one of the highest step; empty when there is none.

@@ -36,8 +36,7 @@ TensorFile open_saved(const std::string& path, const SavedFile& saved) {
 }
 
 std::string title(const EntryShape& entry) {
-  return entry.slot == kParameterSlot ? entry.name
-                                      : fmt::format("{} ({})", entry.name, entry.slot);
+  return entry.slot == kParameterSlot ? entry.name : fmt::format("{} ({})", entry.name, entry.slot);
 }
 
 /// The entries of the job among those of the checkpoint. All that do not match are named at once.
@@ -90,14 +89,13 @@ CheckpointReader::CheckpointReader(const std::string& checkpoint)
         saved.name == kParametersFile ? kParameterSlot : saved.name.substr(0, end);
     files_.push_back(open_saved(checkpoint + "/" + saved.name, saved));
     std::map<std::string, const PlacedTensor*> placed;
-    for (const PlacedTensor& tensor : files_.back().tensors)
-      placed[tensor.shape.name] = &tensor;
+    for (const PlacedTensor& tensor : files_.back().tensors) placed[tensor.shape.name] = &tensor;
 
     for (const SavedTensor& tensor : saved.tensors) {
       const auto it = placed.find(tensor.name);
       if (it == placed.end() || it->second->type != "F32")
-        damaged_checkpoint(
-            path, fmt::format("{} is no float32 tensor of {}", tensor.name, saved.name));
+        damaged_checkpoint(path,
+                           fmt::format("{} is no float32 tensor of {}", tensor.name, saved.name));
       const PlacedTensor& at = *it->second;
       SavedEntry entry{
           {tensor.name, slot, at.shape.dims}, files_.size() - 1, at.begin, tensor.ranges};
@@ -124,9 +122,8 @@ std::span<const float> CheckpointReader::read(const SavedEntry& entry, size_t nu
           entry.offset + range.begin * static_cast<int64_t>(sizeof(float)), path);
   if (sha256(std::as_bytes(std::span(buffer_))) != entry.ranges[number])
     damaged_checkpoint(
-        path, fmt::format(
-                  "elements {} to {} of {} are not those that the manifest was written for",
-                  range.begin, range.end, entry.shape.name));
+        path, fmt::format("elements {} to {} of {} are not those that the manifest was written for",
+                          range.begin, range.end, entry.shape.name));
   return buffer_;
 }
 

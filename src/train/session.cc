@@ -170,6 +170,13 @@ void Session::announce() {
     event["skew"] = to_text(skew_of(trainer_.partition(), *data.train, context_.size));
   reporter_->event(event);
 
+  // A run that goes on says what it found and what it takes.
+  if (first_ && !options_.resume.empty())
+    reporter_->event({{"event", "notice"},
+                      {"text", fmt::format("goes on from step {}, the last of {} checkpoints",
+                                           trainer_.committed(),
+                                           complete_checkpoints(folder_.checkpoints()).size())}});
+
   // What was asked for and came out otherwise is told before the first step.
   if (!data.report.notice.empty())
     reporter_->event({{"event", "notice"}, {"text", data.report.notice}});
@@ -280,8 +287,7 @@ void Session::save() {
       });
   } else {
     const std::string path = trainer_.save(folder_.checkpoints(), to_toml(job_));
-    if (first_)
-      reporter_->event({{"event", "saved"}, {"step", trainer_.committed()}, {"path", path}});
+    if (first_) tell_saved(trainer_.committed(), path);
   }
   saving_ += seconds_since(begin, context_.clock);
 }
@@ -292,7 +298,13 @@ void Session::settle() {
   writer_.join();
   writer_ended_ = false;
   if (write_failure_) std::rethrow_exception(write_failure_);
-  reporter_->event({{"event", "saved"}, {"step", saved_step(written_)}, {"path", written_}});
+  tell_saved(saved_step(written_), written_);
+}
+
+/// A checkpoint is complete: older ones may go.
+void Session::tell_saved(int64_t step, const std::string& path) {
+  reporter_->event({{"event", "saved"}, {"step", step}, {"path", path}});
+  if (job_.train.keep > 0) keep_last(folder_.checkpoints(), job_.train.keep);
 }
 
 /// The new best is complete before the one before it goes.

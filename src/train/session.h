@@ -41,6 +41,7 @@ class Session {
   void save();
   void save_best();
   void settle();
+  void tell_saved(int64_t step, const std::string& path);
   void finish(double seconds);
   void hand_back(const std::string& hash);
   /// How long the others wait for work of rank 0 that may take any time, such as writing a large

@@ -53,8 +53,19 @@ TEST_F(CheckpointCommands, InspectReadsAndChecksEverything) {
   EXPECT_TRUE(has(said(0, {"inspect", run + "/checkpoints/step-00000004"}), "\nstep 4, "));
 
   flip(checkpoint + "/v.safetensors");
-  EXPECT_TRUE(has(said(1, {"inspect", run}), checkpoint + "/v.safetensors: damaged: elements 0 to "));
+  EXPECT_TRUE(
+      has(said(1, {"inspect", run}), checkpoint + "/v.safetensors: damaged: elements 0 to "));
   EXPECT_TRUE(has(said(1, {"inspect", folder_ / "none"}), "no such run"));
+}
+
+TEST_F(CheckpointCommands, ARunKeepsAsManyAsItsJobSaysAndTellsWhatItGoesOnFrom) {
+  const std::string run = train("run", {"--ranks", "2", "--set", "train.keep=2"});
+  EXPECT_EQ(names_in(run + "/checkpoints"),
+            (std::vector<std::string>{"latest", "step-00000004", "step-00000006"}));
+  const std::string text = said(0, {"train", "--resume", run, "--steps", "8"});
+  EXPECT_TRUE(has(text, "notice  goes on from step 6, the last of 2 checkpoints\n")) << text;
+  EXPECT_EQ(names_in(run + "/checkpoints"),
+            (std::vector<std::string>{"latest", "step-00000006", "step-00000008"}));
 }
 
 TEST_F(CheckpointCommands, DiffNamesTheFirstStepAndElementThatDiffer) {
@@ -66,18 +77,20 @@ TEST_F(CheckpointCommands, DiffNamesTheFirstStepAndElementThatDiffer) {
                 set({"train.checkpoint_every=2", "model.norm=batch", "train.seed=2"}));
   EXPECT_EQ(begun.wait(), 0) << begun.err();
   const std::string text = said(1, {"diff", one, other});
-  EXPECT_TRUE(text.starts_with("step 2 is the first that differs: layers.0.weight (parameter): "
-                               "element 0 is "))
+  EXPECT_TRUE(
+      text.starts_with("step 2 is the first that differs: layers.0.weight (parameter): "
+                       "element 0 is "))
       << text;
-  EXPECT_TRUE(has(said(1, {"diff", one + "/checkpoints/step-00000002",
-                           one + "/checkpoints/step-00000004"}),
-                  "step 2 and step 4"));
-  EXPECT_EQ(said(0, {"diff", one + "/checkpoints/step-00000002",
-                     many + "/checkpoints/step-00000002"}),
-            "equal\n");
+  EXPECT_TRUE(
+      has(said(1, {"diff", one + "/checkpoints/step-00000002", one + "/checkpoints/step-00000004"}),
+          "step 2 and step 4"));
+  EXPECT_EQ(
+      said(0, {"diff", one + "/checkpoints/step-00000002", many + "/checkpoints/step-00000002"}),
+      "equal\n");
 
   const std::string wide = train("wide", set({"model.hidden=[64, 32]"}));
-  EXPECT_TRUE(has(said(1, {"diff", one, wide}), "layers.1.weight (parameter) is [64, 64] and [32, 64]"));
+  EXPECT_TRUE(
+      has(said(1, {"diff", one, wide}), "layers.1.weight (parameter) is [64, 64] and [32, 64]"));
 }
 
 TEST_F(CheckpointCommands, ExportWritesWhatAnotherRunStartsFrom) {
@@ -96,8 +109,8 @@ TEST_F(CheckpointCommands, ExportWritesWhatAnotherRunStartsFrom) {
     ASSERT_NE(found, tensors.end()) << entry.shape.name;
     EXPECT_EQ(found->dims, entry.shape.dims);
     const std::span<const float> values = saved.read(entry, 0);
-    EXPECT_TRUE(std::equal(values.begin(), values.end(), found->values.begin(),
-                           found->values.end()));
+    EXPECT_TRUE(
+        std::equal(values.begin(), values.end(), found->values.begin(), found->values.end()));
   }
   EXPECT_EQ(parameters, tensors.size());
   Command from({"train", "mlp-points", "--steps", "1", "--out", folder_ / "from", "--set",

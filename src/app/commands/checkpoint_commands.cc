@@ -47,8 +47,7 @@ std::string hash_of(const SavedEntry& entry) {
 
 /// The saved steps of a run, and where they are; a checkpoint alone is one.
 std::map<int64_t, std::string> saved_steps(const std::string& path) {
-  if (path_exists(path + "/" + kManifestFile))
-    return {{read_manifest(path).counters.step, path}};
+  if (path_exists(path + "/" + kManifestFile)) return {{read_manifest(path).counters.step, path}};
   std::map<int64_t, std::string> steps;
   for (const auto& [step, checkpoint] : complete_checkpoints(open_run(path).checkpoints()))
     steps.emplace(step, checkpoint);
@@ -87,8 +86,7 @@ std::string difference(const std::string& path_a, const std::string& path_b) {
 
   // Which tensors there are comes before what is in them.
   std::map<std::pair<std::string, std::string>, const SavedEntry*> others;
-  for (const SavedEntry& entry : b.entries())
-    others[{entry.shape.name, entry.shape.slot}] = &entry;
+  for (const SavedEntry& entry : b.entries()) others[{entry.shape.name, entry.shape.slot}] = &entry;
   std::vector<std::pair<const SavedEntry*, const SavedEntry*>> pairs;
   for (const SavedEntry& mine : a.entries()) {
     const auto node = others.extract({mine.shape.name, mine.shape.slot});
@@ -118,9 +116,9 @@ std::string difference(const std::string& path_a, const std::string& path_b) {
 int inspect_command(const std::string& path) {
   CheckpointReader reader(checkpoint_at(path));
   const Manifest& manifest = reader.manifest();
-  std::string text = fmt::format("{}\nstep {}, data cursor {}, state sha256 {}\n\n", reader.path(),
-                                 manifest.counters.step, manifest.counters.cursor,
-                                 manifest.state_sha256);
+  std::string text =
+      fmt::format("{}\nstep {}, data cursor {}, state sha256 {}\n\n", reader.path(),
+                  manifest.counters.step, manifest.counters.cursor, manifest.state_sha256);
   for (const SavedFile& file : manifest.files)
     text += fmt::format("{:28} {:>10}  {} tensors\n", file.name, bytes_text(file.bytes),
                         file.tensors.size());
@@ -157,8 +155,7 @@ int diff_command(const std::string& a, const std::string& b) {
     show(stdout, fmt::format("step {} is the first that differs: {}\n", step, found));
     return 1;
   }
-  if (compared == 0)
-    throw Error(fmt::format("{} and {} have saved no step in common", a, b));
+  if (compared == 0) throw Error(fmt::format("{} and {} have saved no step in common", a, b));
   show(stdout, fmt::format("equal at all {} steps that both have saved\n", compared));
   return 0;
 }

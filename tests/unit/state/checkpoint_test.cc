@@ -59,6 +59,22 @@ TEST_F(CheckpointTest, TheLatestIsTheHighestStepAndTheLinkPointsToIt) {
             (std::set<std::string>{"latest", "step-00000002", "step-00000010", "step-100000000"}));
 }
 
+TEST_F(CheckpointTest, OnlyTheLastAreKept) {
+  for (const int64_t step : {5, 10, 100000000, 20})
+    save_checkpoint(folder_, OwnedState(step, 1).state, "");
+  std::filesystem::create_directory(folder_ + "/step-00000001");  // nobody's checkpoint
+  keep_last(folder_, 4);
+  EXPECT_EQ(complete_checkpoints(folder_).size(), 4u);
+  keep_last(folder_, 2);
+  EXPECT_EQ(names_in(folder_),
+            (std::set<std::string>{"latest", "step-00000001", "step-00000020", "step-100000000"}));
+
+  // What was being removed when a writer was killed goes with the next save.
+  std::filesystem::rename(folder_ + "/step-00000020", folder_ + "/.removing");
+  save_checkpoint(folder_, OwnedState(30, 1).state, "");
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/.removing"));
+}
+
 TEST_F(CheckpointTest, ACheckpointOfTheSameStepIsReplaced) {
   OwnedState first(5, 1), second(5, 2), loaded(0, 9);
   save_checkpoint(folder_, first.state, "");
