@@ -83,7 +83,8 @@ std::string claim(const std::string& path, LockedRun& run) {
 }
 
 bool unfinished(const std::string& name) {
-  return name == ".writing" || name == ".latest" || name.find(".tmp-") != std::string::npos;
+  return name == ".writing" || name == ".latest" || name == ".removing" ||
+         name.find(".tmp-") != std::string::npos;
 }
 
 }  // namespace
