@@ -60,8 +60,9 @@ Manifest read_manifest(const std::string& checkpoint) {
   try {
     const json text = json::parse(read_file(path));
     if (const json& version = text.at("version"); version != kManifestVersion)
-      throw Error(fmt::format("{}: version {}; this program reads version {}", path, version.dump(),
-                              kManifestVersion));
+      throw Error(fmt::format(
+          "{}: version {}, written by {} program; this one reads version {}", path, version.dump(),
+          version < kManifestVersion ? "an older" : "a newer", kManifestVersion));
     Manifest manifest{.counters = {text.at("step").get<int64_t>(), text.at("cursor").get<int64_t>(),
                                    text.at("schedule").get<std::string>()},
                       .state_sha256 = text.at("state_sha256").get<std::string>(),

@@ -156,7 +156,9 @@ int diff_command(const std::string& a, const std::string& b) {
     return 1;
   }
   if (compared == 0) throw Error(fmt::format("{} and {} have saved no step in common", a, b));
-  show(stdout, fmt::format("equal at all {} steps that both have saved\n", compared));
+  show(stdout, compared == 1
+                   ? "equal at the one step that both have saved\n"
+                   : fmt::format("equal at all {} steps that both have saved\n", compared));
   return 0;
 }
 

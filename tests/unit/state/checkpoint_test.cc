@@ -149,7 +149,8 @@ TEST_F(CheckpointTest, AManifestThatIsMissingMalformedAlteredOrOfAnotherVersionI
   };
   for (const int version : {1, 3})
     EXPECT_EQ(fault_of(altered("version", version)),
-              fmt::format("{}: version {}; this program reads version 2", file, version));
+              fmt::format("{}: version {}, written by {} program; this one reads version 2", file,
+                          version, version == 1 ? "an older" : "a newer"));
   auto other = manifest;
   other["files"][1]["tensors"][0]["sha256"][0] = std::string(64, '0');
   EXPECT_TRUE(contains(fault_of(other.dump()), file + ": damaged: the state's hash is"));
