@@ -118,11 +118,6 @@ int64_t offset_of(const StateFiles::Place& place, int64_t element) {
   return place.offset + element * static_cast<int64_t>(sizeof(float));
 }
 
-/// The first element that is no more of the hashed range in which `element` is.
-int64_t range_end(int64_t element, int64_t size) {
-  return std::min((element / kHashedRange + 1) * kHashedRange, size);
-}
-
 /// Runs a stage of this rank and tells the others what it has to say, or how it failed. Returns what
 /// all said; throws on all ranks what failed on the first that did.
 std::vector<std::string> agree(const TellAll& tell_all, const std::function<std::string()>& stage) {
@@ -169,6 +164,7 @@ std::vector<std::vector<Digest>> joined_digests(const std::string& folder, const
                                                 const std::vector<std::string>& told) {
   std::vector<std::vector<Digest>> all(writer.entries.size());
   std::vector<size_t> taken(told.size());
+  std::map<size_t, Fd> written;
   std::vector<float> buffer;
   for (const SavedPart& part : writer.parts) {
     Digest digest;
@@ -177,14 +173,13 @@ std::vector<std::vector<Digest>> joined_digests(const std::string& folder, const
     std::memcpy(digest.data(), told[w].data() + taken[w], digest.size());
     taken[w] += digest.size();
 
-    const int64_t size = writer.entries[part.entry].size();
-    const Range range{part.range.begin / kHashedRange * kHashedRange,
-                      range_end(part.range.begin, size)};
+    const Range range = hashed_range(part.range.begin, writer.entries[part.entry]);
     if (part.range != range) {
       if (part.range.begin != range.begin) continue;
       const StateFiles::Place& place = files.places[part.entry];
       const std::string path = folder + "/" + files.files[place.file].name;
-      const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+      Fd& fd = written[place.file];
+      if (!fd) fd.reset(open(path.c_str(), O_RDONLY | O_CLOEXEC));
       if (!fd) throw_errno("open", path);
       buffer.resize(static_cast<size_t>(range.size()));
       read_at(fd.get(), std::as_writable_bytes(std::span(buffer)), offset_of(place, range.begin),
@@ -264,8 +259,8 @@ std::string save_checkpoint(const std::string& folder, const State& state,
     const int64_t size = entries[e].size();
     TUTTI_CHECK(static_cast<int64_t>(state.entries[e].values.size()) == size,
                 "{} has {} values, not {}", entries[e].name, state.entries[e].values.size(), size);
-    for (int64_t begin = 0; begin < size; begin = range_end(begin, size))
-      parts.push_back({e, {begin, range_end(begin, size)}, 0});
+    for (int64_t begin = 0; begin < size; begin = parts.back().range.end)
+      parts.push_back({e, hashed_range(begin, entries[e]), 0});
   }
   const auto values = [&](size_t entry, Range range) {
     return std::span<const float>(state.entries[entry].values)

@@ -56,10 +56,6 @@ std::span<float> values_in(std::span<const StatePiece> pieces, size_t entry, Ran
               entry);
 }
 
-std::string title(const EntryShape& entry) {
-  return fmt::format("{} ({})", entry.name, entry.slot);
-}
-
 }  // namespace
 
 Holdings gather_holdings(const std::vector<EntryShape>& entries, std::span<const StatePiece> mine,

@@ -35,8 +35,9 @@ TensorFile open_saved(const std::string& path, const SavedFile& saved) {
   return file;
 }
 
-std::string title(const EntryShape& entry) {
-  return entry.slot == kParameterSlot ? entry.name : fmt::format("{} ({})", entry.name, entry.slot);
+/// What a job calls it: a parameter needs no slot.
+std::string called(const EntryShape& entry) {
+  return entry.slot == kParameterSlot ? entry.name : title(entry);
 }
 
 /// The entries of the job among those of the checkpoint. All that do not match are named at once.
@@ -50,9 +51,9 @@ std::vector<const SavedEntry*> matched(const CheckpointReader& reader,
   for (const EntryShape& entry : entries) {
     auto node = found.extract({entry.name, entry.slot});
     if (node.empty()) {
-      faults.push_back(fmt::format("{} is missing", title(entry)));
+      faults.push_back(fmt::format("{} is missing", called(entry)));
     } else if (node.mapped()->shape.dims != entry.dims) {
-      faults.push_back(fmt::format("{} is [{}], the job has [{}]", title(entry),
+      faults.push_back(fmt::format("{} is [{}], the job has [{}]", called(entry),
                                    fmt::join(node.mapped()->shape.dims, ","),
                                    fmt::join(entry.dims, ",")));
     } else {
@@ -60,7 +61,7 @@ std::vector<const SavedEntry*> matched(const CheckpointReader& reader,
     }
   }
   for (const auto& [name, saved] : found)
-    faults.push_back(fmt::format("{} is not in the job", title(saved->shape)));
+    faults.push_back(fmt::format("{} is not in the job", called(saved->shape)));
   if (!faults.empty())
     throw Error(fmt::format("{}: {} tensors do not match the job:\n  {}", reader.path(),
                             faults.size(), fmt::join(faults, "\n  ")));
@@ -70,8 +71,7 @@ std::vector<const SavedEntry*> matched(const CheckpointReader& reader,
 }  // namespace
 
 Range SavedEntry::range(size_t number) const {
-  const int64_t begin = static_cast<int64_t>(number) * kHashedRange;
-  return {begin, std::min(begin + kHashedRange, size())};
+  return hashed_range(static_cast<int64_t>(number) * kHashedRange, shape);
 }
 
 CheckpointReader::CheckpointReader(const std::string& checkpoint)
@@ -101,7 +101,7 @@ CheckpointReader::CheckpointReader(const std::string& checkpoint)
           {tensor.name, slot, at.shape.dims}, files_.size() - 1, at.begin, tensor.ranges};
       if (static_cast<int64_t>(entry.ranges.size()) !=
           (entry.size() + kHashedRange - 1) / kHashedRange)
-        damaged_checkpoint(path, fmt::format("it has not the hashes of {}", title(entry.shape)));
+        damaged_checkpoint(path, fmt::format("it has not the hashes of {}", called(entry.shape)));
       auto& slots = by_name[tensor.name];
       if (slots.empty()) names.push_back(tensor.name);
       slots.push_back(std::move(entry));

@@ -19,6 +19,13 @@ int64_t EntryShape::size() const {
   return size;
 }
 
+std::string title(const EntryShape& entry) { return entry.name + " (" + entry.slot + ")"; }
+
+Range hashed_range(int64_t element, const EntryShape& entry) {
+  const int64_t begin = element / kHashedRange * kHashedRange;
+  return {begin, std::min(begin + kHashedRange, entry.size())};
+}
+
 std::vector<EntryShape> shapes_of(const State& state) {
   std::vector<EntryShape> shapes;
   for (const StateEntry& entry : state.entries)

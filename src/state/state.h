@@ -25,6 +25,7 @@ struct EntryShape {
   int64_t size() const;  ///< floats
   bool operator==(const EntryShape&) const = default;
 };
+std::string title(const EntryShape& entry);  ///< "head.bias (m)"
 
 /// One parameter's values in one slot, contiguous, without padding.
 struct StateEntry {
@@ -58,6 +59,8 @@ std::vector<EntryShape> shapes_of(const State& state);
 /// Floats of a range that is hashed by itself: 1 MiB. Ranks that hold different ranges of an entry
 /// can so hash what they have.
 inline constexpr int64_t kHashedRange = (int64_t{1} << 20) / static_cast<int64_t>(sizeof(float));
+/// The range that has this element of an entry.
+Range hashed_range(int64_t element, const EntryShape& entry);
 /// The digest of each of an entry's ranges.
 std::vector<Digest> range_digests(std::span<const float> values);
 

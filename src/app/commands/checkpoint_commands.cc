@@ -55,10 +55,6 @@ std::map<int64_t, std::string> saved_steps(const std::string& path) {
   return steps;
 }
 
-std::string title(const EntryShape& shape) {
-  return fmt::format("{} ({})", shape.name, shape.slot);
-}
-
 /// Where two ranges of values differ, in words; empty where nowhere. NaN is equal to the same NaN:
 /// bits are compared.
 std::string difference(std::span<const float> x, std::span<const float> y, int64_t first) {

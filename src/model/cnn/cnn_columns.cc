@@ -3,8 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "model/cnn/cnn_reference.h"
 #include "model/core/activation.h"
@@ -45,12 +43,9 @@ class Column {
     return block;
   }
 
-  Block residual(Block whole, const CnnBlockShape& of, const Border& from, const Border& x) const {
-    // The shortcut's parameters are moved before those of the second convolution, because a segment
-    // uses neighbouring parameters and the shortcut belongs to the first.
-    const auto first = whole.parameters.begin() + static_cast<int64_t>(each_);
-    std::rotate(first, first + static_cast<int64_t>(each_), whole.parameters.end());
-    Block block = column_block(whole, columns_);
+  Block residual(const Block& whole, const CnnBlockShape& of, const Border& from,
+                 const Border& x) const {
+    Block block = cnn_residual_column(plan_, whole, columns_);
 
     // The shortcut's part is needed where the second segment runs, in the same column: it crosses
     // no exchange.
@@ -163,13 +158,8 @@ void add_cnn_columns(const CnnPlan& plan, const Job& job, Model& model) {
     const CnnBlockShape& of = plan.blocks[i];
     const Border out{"x", {plan.shape.batch, of.channels(), of.height(), of.width()}, at::kFloat};
     add_layer([&](const Column& column) {
-      if (!plan.shape.residual) return column.plain(whole[i + 1], of, x, out);
-
-      // residual() changes the order of parameters, so it gets a copy of the block.
-      Block block;
-      block.name = whole[i + 1].name;
-      block.parameters = whole[i + 1].parameters;
-      return column.residual(std::move(block), of, x, out);
+      return plan.shape.residual ? column.residual(whole[i + 1], of, x, out)
+                                 : column.plain(whole[i + 1], of, x, out);
     });
     x = out;
   }

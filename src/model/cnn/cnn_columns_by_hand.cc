@@ -1,8 +1,6 @@
 // The CNN in columns for the CPU, of the segments by hand. Blocks and parameters are those of
 // cnn_columns.cc. A residual block's input passes by its first segment, so that the second one makes
 // the shortcut of it.
-#include <algorithm>
-
 #include "model/cnn/cnn_segments.h"
 #include "model/core/column_block.h"
 
@@ -46,17 +44,10 @@ class Column {
     return block;
   }
 
-  /// The parameters are in the order of cnn_columns.cc, the shortcut's before the
-  /// second convolution's.
   Block residual(const Block& whole, const CnnBlockShape& of, const Border& from,
                  const Border& x) const {
     const int each = plan_.shape.layer_parameters();
-    Block block = column_block(whole, columns_);
-    if (of.shortcut) {
-      const auto second = block.parameters.begin() + each;
-      std::rotate(second, second + each, block.parameters.end());
-    }
-
+    Block block = cnn_residual_column(plan_, whole, columns_);
     const Border hidden{"hidden", x.dims, at::kFloat};
     Border passing = from;
     passing.same_as = from.name;

@@ -2,6 +2,7 @@
 // and channels are decided.
 #include "model/cnn/cnn_shape.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/error.h"
@@ -120,6 +121,14 @@ std::vector<Block> cnn_blocks(const CnnPlan& plan, const ModelConfig& config) {
       {"weight", {plan.shape.classes, plan.blocks.back().channels()}, init, ""});
   head.parameters.push_back({"bias", {plan.shape.classes}, {Init::Kind::kZeros, 1, {}}, ""});
   return blocks;
+}
+
+Block cnn_residual_column(const CnnPlan& plan, const Block& whole, const Columns& columns) {
+  // Without a shortcut only the second convolution's follow the first's, and stay.
+  Block block = column_block(whole, columns);
+  const auto second = block.parameters.begin() + plan.shape.layer_parameters();
+  std::rotate(second, second + plan.shape.layer_parameters(), block.parameters.end());
+  return block;
 }
 
 Dropout cnn_dropout(const CnnShape& shape, const Pass& pass) {

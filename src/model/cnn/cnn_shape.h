@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/job.h"
+#include "model/core/column_block.h"
 #include "model/core/segment.h"
 #include "tensor/conv.h"
 
@@ -56,6 +57,11 @@ struct CnnPlan {
 CnnPlan cnn_plan(const Job& job);
 /// The blocks with their parameters and without segments: "stem", "stages.S.D", "head".
 std::vector<Block> cnn_blocks(const CnnPlan& plan, const ModelConfig& config);
+
+/// A column of a residual block, without segments. The shortcut's parameters are moved before those
+/// of the second convolution, because a segment under autograd uses neighbouring parameters and the
+/// shortcut belongs to the first.
+Block cnn_residual_column(const CnnPlan& plan, const Block& whole, const Columns& columns);
 
 constexpr float kCnnNormEps = 1e-5f;
 constexpr double kCnnMomentum = 0.1;
