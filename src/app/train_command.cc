@@ -126,6 +126,7 @@ int train_command(const TrainArguments& given, const MakeModel& make_model,
   options.partition = partition;
   options.out = arguments.out;
   options.resume = arguments.resume;
+  options.build = arguments.build;
   options.stop_at = arguments.steps;
   options.sinks = [terminal = ::isatty(STDOUT_FILENO) != 0](const std::string& folder) {
     std::vector<std::unique_ptr<EventSink>> sinks;

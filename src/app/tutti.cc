@@ -74,7 +74,8 @@ int train_main(int argc, char** argv, const MakeModel& make_model, const std::st
 int tutti_main(int argc, char** argv, const std::string& build) {
   const CommandLine line(argc, argv, [&build] { return version_text(build); });
   if (line.code() >= 0) return line.code();
-  const CommandArguments& a = line.arguments();
+  CommandArguments a = line.arguments();
+  a.train.build = build;
   const auto own_model = [](const Job& job) { return make_model(job); };
 
   // What each command runs. Those that need no LibTorch are in the front, app/front.

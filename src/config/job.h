@@ -157,6 +157,7 @@ struct LayoutConfig : PlanKeys {
   int64_t ranks = 0, tensor = 0, pipeline = 0, port = 0, connections = 0;
   int64_t shards = 0;     // ZeRO: over how many data ranks state is sliced; 0: all
   double timeout = 0;     // seconds
+  bool save_beside = false;  // checkpoints are written from a copy while steps go on
   bool graph = false;     // cuda: a steady step is captured once and launched again
   bool prefetch = false;  // cuda: the next step's input travels to the device while this one runs
 };

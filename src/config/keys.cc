@@ -629,6 +629,10 @@ void add_layout(std::vector<Key>& keys) {
            "small units are merged into parcels of about so many floats")
       .range(1, 1e12);
 
+  rows.add(&C::save_beside, "save_beside", true,
+           "checkpoints are written from a copy while steps go on; one that is due while the last "
+           "is being written waits for a later step. `false`: steps wait, no copy is made");
+
   // Only transports that listen read these.
   rows.add(&C::address, "address", "127.0.0.1", "tcp: where ranks listen");
   rows.add(&C::port, "port", 0, "port where ranks find each other; 0: any free one")

@@ -44,7 +44,9 @@ struct StepInputs {
   StepKeys keys;
   double loss_scale[2] = {1, 0};  ///< the gradient of (loss sum, count); 1 except in float16
   double clip = 0;                ///< 0: off
-  double stop = 0;                ///< 1: this rank was asked to stop; copied into its votes
+  /// 1: this rank was asked to stop; 1: it is writing its share of a checkpoint. Copied into its
+  /// votes.
+  double stop = 0, saving = 0;
   /// kValue: not at all here; the cut stands in the rules' gradient.limit
   ClipBy clip_by = ClipBy::kNorm;
   int32_t reserved = 0;
@@ -52,10 +54,11 @@ struct StepInputs {
 
 /// The layout of the array of doubles that the ranks sum for the vote, equal on all ranks: the
 /// parameter chunks' sums of squares, unit by unit; then the loss's sum of every (lane,
-/// micro-batch); then its count of targets likewise; then how many ranks were asked to stop. A rank
-/// fills in the places that are its own and leaves zero elsewhere. So a place has one term that is
-/// not zero, or small whole numbers, and the sum over ranks is exact whatever its order. (On the
-/// host the vote is a small all-gather of records instead: engine/vote.h.)
+/// micro-batch); then its count of targets likewise; then how many ranks were asked to stop, and how
+/// many are writing a checkpoint. A rank fills in the places that are its own and leaves zero
+/// elsewhere. So a place has one term that is not zero, or small whole numbers, and the sum over
+/// ranks is exact whatever its order. (On the host the vote is a small all-gather of records
+/// instead: engine/vote.h.)
 struct VoteLayout {
   int32_t units = 0;
   int32_t micro_batches = 0;             ///< of all lanes
@@ -64,7 +67,8 @@ struct VoteLayout {
   int64_t losses() const { return chunks; }
   int64_t counts() const { return chunks + micro_batches; }
   int64_t stop() const { return chunks + 2 * int64_t{micro_batches}; }
-  int64_t size() const { return stop() + 1; }
+  int64_t saving() const { return stop() + 1; }
+  int64_t size() const { return saving() + 1; }
 };
 
 struct StepOutcome {
@@ -72,6 +76,7 @@ struct StepOutcome {
   /// of the gradient as it was summed: with the loss scale in it, and not divided
   double squares = 0;
   double stop = 0;     ///< > 0: a rank was asked to stop
+  double saving = 0;   ///< > 0: a rank was writing its share of a checkpoint
   int32_t finite = 0;  ///< 0: nothing of this step was written
   int32_t reserved = 0;
   // It is followed by float gradient_scale[units], which every gradient of a unit is multiplied by.

@@ -1,6 +1,8 @@
 // What an engine uses of its trainer. All of it belongs to the trainer, which outlives the engine.
 #pragma once
 
+#include <atomic>
+
 #include "data/load/loader.h"
 #include "engine/held_state.h"
 #include "engine/updater.h"
@@ -31,6 +33,8 @@ struct EngineParts {
   RankContext& context;
   Transport& transport;
   Loader& loader;
+  /// This rank's share of a checkpoint is being written: its votes say so.
+  const std::atomic<bool>& saving;
   const Gauges gauges;
 
   const Program& program(Which which = Which::kSteps) const {

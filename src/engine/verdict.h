@@ -24,7 +24,8 @@ struct Decision {
 struct StepVerdict {
   double loss = 0, gradient_norm = 0;
   bool finite = true;  ///< false: nothing of the step was written
-  bool stop = false;   ///< a rank was asked to stop
+  bool stop = false;    ///< a rank was asked to stop
+  bool saving = false;  ///< a rank was writing its share of a checkpoint
 };
 
 }  // namespace tutti

@@ -21,9 +21,9 @@ namespace tutti {
 
 namespace {
 
-// What a rank takes: threads for the compute, its queues, the loader, the connections and the
-// heart.
-constexpr int64_t kThreadsOfRank = 8;
+// What a rank takes: threads for the compute, its queues, the loader, the connections, the heart and
+// a checkpoint.
+constexpr int64_t kThreadsOfRank = 9;
 // What a process has open besides: libraries, the run's files, its outputs.
 constexpr int64_t kOtherFiles = 64;
 // Of a rank's files in its own process or thread: its data, and what the connections wait on.

@@ -140,7 +140,8 @@ std::string write_parts(const std::string& folder, const StateFiles& files,
                         const CheckpointWriter& writer) {
   std::map<size_t, RangeWriter> open;
   std::string digests;
-  for (const SavedPart& part : writer.parts) {
+  for (size_t p = 0; p < writer.parts.size(); ++p) {
+    const SavedPart& part = writer.parts[p];
     if (part.writer != writer.rank) continue;
     const StateFiles::Place& place = files.places[part.entry];
     auto file = open.find(place.file);
@@ -148,7 +149,7 @@ std::string write_parts(const std::string& folder, const StateFiles& files,
       file = open.try_emplace(place.file, folder + "/" + files.files[place.file].name, 0).first;
 
     // It is hashed while it is in the cache.
-    const auto bytes = std::as_bytes(writer.values(part.entry, part.range));
+    const auto bytes = std::as_bytes(writer.values(p));
     const Digest digest = sha256(bytes);
     digests.append(reinterpret_cast<const char*>(digest.data()), digest.size());
     file->second.write(bytes, offset_of(place, part.range.begin));
@@ -191,10 +192,14 @@ std::vector<std::vector<Digest>> joined_digests(const std::string& folder, const
   return all;
 }
 
+void take_away(const std::string& folder, const std::string& checkpoint) {
+  const Hidden hidden(folder);  // removes it in the end
+  if (rename(checkpoint.c_str(), hidden.removing.c_str()) != 0) throw_errno("remove", checkpoint);
+}
+
 Manifest manifest_of(const StateFiles& files, const std::vector<EntryShape>& entries,
-                     const std::vector<std::vector<Digest>>& digests, const StateCounters& counters,
-                     const std::string& job_toml) {
-  Manifest manifest{counters, "", {}, job_toml};
+                     const std::vector<std::vector<Digest>>& digests, const SaveRequest& request) {
+  Manifest manifest{request.counters, "", {}, request.job_toml, request.build};
   for (const StateFile& file : files.files)
     manifest.files.push_back(
         {file.name, file.bytes, sha256(std::as_bytes(std::span(file.header))), {}});
@@ -203,15 +208,15 @@ Manifest manifest_of(const StateFiles& files, const std::vector<EntryShape>& ent
     hasher.add(entries[e], digests[e]);
     manifest.files[files.places[e].file].tensors.push_back({entries[e].name, digests[e]});
   }
-  manifest.state_sha256 = hasher.finish(counters);
+  manifest.state_sha256 = hasher.finish(request.counters);
   return manifest;
 }
 
 }  // namespace
 
-std::string save_checkpoint(const std::string& folder, const CheckpointWriter& writer,
-                            const StateCounters& counters, const std::string& job_toml) {
-  const std::string name = fmt::format("{}{:08}", kPrefix, counters.step);
+std::string save_checkpoint(const SaveRequest& request, const CheckpointWriter& writer) {
+  const std::string& folder = request.folder;
+  const std::string name = fmt::format("{}{:08}", kPrefix, request.counters.step);
   std::string path = folder + "/" + name;
   const StateFiles files = files_of(writer.entries);
   std::optional<Hidden> hidden;
@@ -236,7 +241,7 @@ std::string save_checkpoint(const std::string& folder, const CheckpointWriter& w
     if (writer.rank != 0) return "";
     write_manifest(writing,
                    manifest_of(files, writer.entries, joined_digests(writing, files, writer, told),
-                               counters, job_toml));
+                               request));
     if (symlink(name.c_str(), hidden->latest.c_str()) != 0) throw_errno("create", hidden->latest);
     sync_directory(folder);
 
@@ -246,6 +251,7 @@ std::string save_checkpoint(const std::string& folder, const CheckpointWriter& w
     if (rename(hidden->latest.c_str(), (folder + "/latest").c_str()) != 0)
       throw_errno("rename onto", folder + "/latest");
     sync_directory(folder);
+    if (request.prune) request.prune(path);
     return "";
   });
   return path;
@@ -262,22 +268,26 @@ std::string save_checkpoint(const std::string& folder, const State& state,
     for (int64_t begin = 0; begin < size; begin = parts.back().range.end)
       parts.push_back({e, hashed_range(begin, entries[e]), 0});
   }
-  const auto values = [&](size_t entry, Range range) {
-    return std::span<const float>(state.entries[entry].values)
+  const auto values = [&](size_t part) {
+    const Range range = parts[part].range;
+    return std::span<const float>(state.entries[parts[part].entry].values)
         .subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
   };
   const auto alone = [](const std::string& mine) { return std::vector<std::string>{mine}; };
-  return save_checkpoint(folder, {entries, parts, values, 0, alone}, state.counters, job_toml);
+  return save_checkpoint({.folder = folder, .counters = state.counters, .job_toml = job_toml}, {entries, parts, values, 0, alone});
 }
 
 void keep_last(const std::string& folder, int64_t count) {
   auto all = complete_checkpoints(folder);
   while (static_cast<int64_t>(all.size()) > count) {
-    const Hidden hidden(folder);  // removes it in the end
-    const std::string& oldest = all.begin()->second;
-    if (rename(oldest.c_str(), hidden.removing.c_str()) != 0) throw_errno("remove", oldest);
+    take_away(folder, all.begin()->second);
     all.erase(all.begin());
   }
+}
+
+void keep_only(const std::string& folder, const std::string& kept) {
+  for (const auto& [step, path] : complete_checkpoints(folder))
+    if (path != kept) take_away(folder, path);
 }
 
 std::map<int64_t, std::string> complete_checkpoints(const std::string& folder) {

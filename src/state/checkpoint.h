@@ -36,19 +36,27 @@ struct CheckpointWriter {
   const std::vector<EntryShape>& entries;
   /// All elements of all entries, each once, ascending by entry and element.
   const std::vector<SavedPart>& parts;
-  /// Of a part that this rank writes.
-  std::function<std::span<const float>(size_t entry, Range range)> values;
+  /// Of parts[part], which this rank writes. Asked for once each, in their order.
+  std::function<std::span<const float>(size_t part)> values;
   int rank = 0;
   TellAll tell_all;
 };
 
-/// Writes the state under `folder` (RUN/checkpoints), atomically. Collective; returns the path of
-/// the checkpoint. A failure of any rank (full disk) leaves nothing behind and throws an Error that
-/// names the path, on all ranks; a kill leaves at most the hidden names `.writing` and `.latest`,
-/// which the next save removes. A checkpoint of the same step is replaced at once. One checkpoint is
-/// written at a time in a folder. `job_toml` is stored in the manifest.
-std::string save_checkpoint(const std::string& folder, const CheckpointWriter& writer,
-                            const StateCounters& counters, const std::string& job_toml);
+/// What is saved besides the state, and where.
+struct SaveRequest {
+  std::string folder{};  ///< RUN/checkpoints
+  StateCounters counters{};
+  std::string job_toml{};
+  std::string build{};  ///< of the program: for people
+  /// Called by the first rank once the checkpoint is complete: older ones may go.
+  std::function<void(const std::string& saved)> prune{};
+};
+
+/// Writes the state, atomically. Collective; returns the path of the checkpoint. A failure of any
+/// rank (full disk) leaves nothing behind and throws an Error that names the path, on all ranks; a
+/// kill leaves at most the hidden names `.writing` and `.latest`, which the next save removes. A
+/// checkpoint of the same step is replaced at once. One checkpoint is written at a time in a folder.
+std::string save_checkpoint(const SaveRequest& request, const CheckpointWriter& writer);
 /// The same by one rank that has everything.
 std::string save_checkpoint(const std::string& folder, const State& state,
                             const std::string& job_toml);
@@ -56,6 +64,9 @@ std::string save_checkpoint(const std::string& folder, const State& state,
 /// Removes all complete checkpoints but the `count` of the highest steps. One that is being removed
 /// is first hidden: a kill leaves `.removing`, which the next save removes.
 void keep_last(const std::string& folder, int64_t count);
+
+/// Removes all complete checkpoints but the one at `kept`, likewise.
+void keep_only(const std::string& folder, const std::string& kept);
 
 /// The complete checkpoints, by step: those that have a manifest.
 std::map<int64_t, std::string> complete_checkpoints(const std::string& folder);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "comm/gather.h"
@@ -120,6 +121,7 @@ Collector::Collector(std::vector<EntryShape> entries, std::vector<StatePiece> mi
       parts_[e].push_back(std::move(part));
     }
   }
+  saved_ = writers();
 }
 
 bool Collector::holds(const Part& part) const {
@@ -232,14 +234,45 @@ std::vector<SavedPart> Collector::writers() const {
   return all;
 }
 
-std::string Collector::save(const std::string& folder, const StateCounters& counters,
-                            const std::string& job_toml, const TellAll& tell_all) {
-  const std::vector<SavedPart> parts = writers();
-  const auto values = [this](size_t entry, Range range) -> std::span<const float> {
-    return this->values(entry, range);
+std::string Collector::save(const SaveRequest& request, const TellAll& tell_all,
+                            std::span<const float> copy) const {
+  // In a copy the parts follow one another in the order in which they are asked for.
+  size_t at = 0;
+  const auto values = [&](size_t part) -> std::span<const float> {
+    const SavedPart& saved = saved_[part];
+    if (copy.empty()) return this->values(saved.entry, saved.range);
+    const auto size = static_cast<size_t>(saved.range.size());
+    return copy.subspan(std::exchange(at, at + size), size);
   };
-  return save_checkpoint(folder, {entries_, parts, values, channel_.rank(), tell_all}, counters,
-                         job_toml);
+  return save_checkpoint(request, {entries_, saved_, values, channel_.rank(), tell_all});
+}
+
+int64_t Collector::share() const {
+  int64_t floats = 0;
+  for (const SavedPart& part : saved_)
+    if (part.writer == channel_.rank()) floats += part.range.size();
+  return floats;
+}
+
+void Collector::copy_share(std::span<float> copy) const {
+  // Parts that lie together are copied at once: a large copy goes past the caches.
+  std::span<const float> run;
+  size_t at = 0;
+  const auto flush = [&] {
+    std::copy(run.begin(), run.end(), copy.subspan(at).begin());
+    at += run.size();
+  };
+  for (const SavedPart& part : saved_) {
+    if (part.writer != channel_.rank()) continue;
+    const std::span<const float> values = this->values(part.entry, part.range);
+    if (run.data() + run.size() == values.data()) {
+      run = {run.data(), run.size() + values.size()};
+      continue;
+    }
+    flush();
+    run = values;
+  }
+  flush();
 }
 
 void move_values(const std::vector<Move>& moves, std::span<const StatePiece> from,

@@ -31,9 +31,14 @@ class Collector {
   /// holds. Throws an Error that names two ranks and the entry if their bits differ, or two ranks
   /// whose counters do.
   std::string hash(const StateCounters& counters);
-  /// The save_checkpoint() of the whole, to which the holders of an entry write equal shares.
-  std::string save(const std::string& folder, const StateCounters& counters,
-                   const std::string& job_toml, const TellAll& tell_all);
+  /// The save_checkpoint() of the whole, to which the holders of an entry write equal shares. With
+  /// `copy`, which copy_share() has filled, this rank's share is read from there: it may be called
+  /// on another thread, and the pieces may change meanwhile.
+  std::string save(const SaveRequest& request, const TellAll& tell_all,
+                   std::span<const float> copy = {}) const;
+  /// Floats of what this rank writes, and a copy of them as they are now.
+  int64_t share() const;
+  void copy_share(std::span<float> copy) const;
 
   const std::vector<EntryShape>& entries() const { return entries_; }
   const std::vector<StatePiece>& pieces() const { return mine_; }
@@ -56,6 +61,7 @@ class Collector {
   Channel& channel_;
   Holdings holdings_;
   std::vector<std::vector<Part>> parts_;  // [entry], ascending
+  std::vector<SavedPart> saved_;          // what a save writes, and who does
   // [entry]: its first place in mine_; one more at the end
   std::vector<size_t> first_piece_;
 };

@@ -43,6 +43,7 @@ void write_manifest(const std::string& checkpoint, const Manifest& manifest) {
       {"schedule", manifest.counters.schedule},
       {"state_sha256", manifest.state_sha256},
       {"files", files},
+      {"build", manifest.build},
       {"job", manifest.job_toml},
   };
   // A job may contain bytes that are no UTF-8; they are replaced, since JSON cannot carry them.
@@ -67,7 +68,8 @@ Manifest read_manifest(const std::string& checkpoint) {
                                    text.at("schedule").get<std::string>()},
                       .state_sha256 = text.at("state_sha256").get<std::string>(),
                       .files = {},
-                      .job_toml = text.at("job").get<std::string>()};
+                      .job_toml = text.at("job").get<std::string>(),
+                      .build = text.value("build", "")};
     for (const json& told : text.at("files")) {
       SavedFile file{told.at("name").get<std::string>(),
                      told.at("bytes").get<int64_t>(),

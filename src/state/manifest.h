@@ -30,7 +30,7 @@ struct Manifest {
   StateCounters counters;
   std::string state_sha256;
   std::vector<SavedFile> files;
-  std::string job_toml;
+  std::string job_toml, build;
 };
 
 /// An Error that names a file of a checkpoint, what is wrong with it, and how to go on without it.

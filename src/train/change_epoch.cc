@@ -74,6 +74,8 @@ void Trainer::enter(const Membership& next, const LayoutConfig& layout) {
     throw;
   }
   settle(*meeting);
+  // One that was being written is complete or has failed; end_save() tells.
+  if (saved_.valid()) saved_.wait();
 
   // The old plan's memory stays until all members of the next epoch have begun, but for what other
   // ranks read in it: they are here, too, so nobody is in a step any more.
@@ -107,6 +109,7 @@ void Trainer::enter(const Membership& next, const LayoutConfig& layout) {
   run_ = std::move(run);
   membership_ = next;
   finished_ = false;
+  if (copy_ != nullptr && run_ != nullptr) prepare_saves();
 }
 
 /// Moves the values from where they are into the memory of the next epoch.

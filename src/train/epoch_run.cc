@@ -11,6 +11,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "config/job_parts.h"
 #include "config/timeout.h"
@@ -118,7 +119,8 @@ EpochRun::EpochRun(Worker& worker, const LayoutConfig& layout, const Membership&
                worker.context.control, *rendezvous_,      worker.context.worker},
       plan_(std::move(plan)),
       partition_(
-          make_partition(job_.layout, worker.data.train, membership.size(), worker.own_partition)) {
+          make_partition(job_.layout, worker.data.train, membership.size(), worker.own_partition)),
+      free_at_start_(static_cast<int64_t>(available_memory())) {
   if (plan_ == nullptr) make_plan();
   if (worker_.on_device()) {
     check_device_memory();
@@ -197,6 +199,8 @@ void EpochRun::connect(const WrapTransport& wrap) {
                                             context_.signs());
   loader_channel_ = std::make_unique<Channel>(*transport_, context_.clock, kLoaderChannel, timeout,
                                               context_.signs());
+  saver_channel_ = std::make_unique<Channel>(*transport_, context_.clock, kSaverChannel, timeout,
+                                             context_.signs());
 }
 
 HeldState EpochRun::make_state(bool fresh) {
@@ -224,6 +228,7 @@ void EpochRun::begin() {
                           .context = context_,
                           .transport = *transport_,
                           .loader = *loader_,
+                          .saving = worker_.saving,
                           .gauges = {worker_.accounts, trace_}};
   engine_ = std::make_unique<Engine>(parts, worker_.device);
   // The steps want none of the memory that the dry run and the planning took. A sanitizer has an

@@ -48,6 +48,8 @@ class EpochRun {
   Loader& loader() { return *loader_; }
   Collector& collector() { return *collector_; }
   Channel& channel() { return *main_channel_; }
+  /// Of those who write a checkpoint, beside the steps.
+  Channel& saver_channel() { return *saver_channel_; }
   const Transport& transport() const { return *transport_; }
   const Trace& trace() const { return trace_; }
   const Partition& partition() const { return partition_; }
@@ -55,6 +57,8 @@ class EpochRun {
   LoaderOptions loader_options() const;
   /// Bytes that this rank was expected to take, of its device if it has one.
   int64_t forecast_bytes() const;
+  /// Bytes of the host that were free before this rank took any for the epoch.
+  int64_t free_at_start() const { return free_at_start_; }
   const DeviceForecast& device_forecast() const { return device_forecast_; }
   const DeviceShare& device_share() const { return share_; }
 
@@ -72,11 +76,12 @@ class EpochRun {
   Trace trace_;
   std::shared_ptr<const Plans> plan_;  // ranks that are threads have one
   std::unique_ptr<Transport> transport_;
-  std::unique_ptr<Channel> main_channel_, loader_channel_;
+  std::unique_ptr<Channel> main_channel_, loader_channel_, saver_channel_;
   const Partition partition_;
   std::unique_ptr<Collector> collector_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<Engine> engine_;
+  const int64_t free_at_start_;
   DeviceForecast device_forecast_;
   DeviceShare share_;
 };

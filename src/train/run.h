@@ -22,6 +22,7 @@ struct RunOptions {
   /// run folder; empty: none is written when `keep` is false, else the next free one
   std::string out;
   std::string resume;    ///< run folder to go on from
+  std::string build;     ///< of the program, as checkpoints name it
   int64_t stop_at = -1;  ///< stop at this step; -1: train.steps
   /// false: no folder, no checkpoint, no sample, no evaluation (verify, bench)
   bool keep = true;

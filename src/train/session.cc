@@ -96,17 +96,23 @@ Session::Session(const RunOptions& options, const RunFolder& folder, const Model
   reporter_ = std::make_unique<Reporter>(options, folder, first_);
 }
 
-Session::~Session() {
-  if (writer_.joinable()) writer_.join();
-}
+Session::~Session() = default;
 
 void Session::run() {
   check_watched();
+  // Room for copies is taken where a checkpoint may come before the last step.
+  const bool saves = options_.keep && (job_.train.checkpoint_every > 0 || job_.train.keep_best);
+  const std::string held_up = saves ? trainer_.prepare_saves() : "";
   announce();
+  if (!held_up.empty())
+    reporter_->event(
+        {{"event", "notice"},
+         {"text", fmt::format("steps wait while a checkpoint is written: {}", held_up)}});
 
   // One that was ended early has nothing left to do.
   early_ = job_.train.early_stop > 0 && trainer_.progress().watched.stale >= job_.train.early_stop;
-  int64_t saved = options_.resume.empty() ? -1 : trainer_.committed(), evaluated = -1;
+  saved_ = options_.resume.empty() ? -1 : trainer_.committed();
+  int64_t evaluated = -1;
   const Time begin = context_.clock.now();
 
   // What is due by the number of steps comes between two of them. A request to stop may have come
@@ -118,16 +124,16 @@ void Session::run() {
       if (watches_) watch(metrics);
       evaluated = step;
     }
-    if (job_.train.checkpoint_every > 0 && step % job_.train.checkpoint_every == 0) {
-      save();
-      saved = step;
-    }
-    if (evaluated == step || saved == step) goes_on();
+    // A checkpoint that is due while another one is written waits for a later step.
+    if (job_.train.checkpoint_every > 0 && step % job_.train.checkpoint_every == 0) due_ = true;
+    if (due_ && !writing_) save();
+    if (evaluated == step || saved_ == step) goes_on();
   }
   const double seconds = seconds_since(begin, context_.clock);
 
   // Saved first: what follows may take long, and whoever ends it then loses no step.
-  if (saved != trainer_.committed()) save();
+  if (saved_ != trainer_.committed()) save();
+  if (writing_) end_save();
   if (job_.train.eval_batches > 0 && evaluated != trainer_.committed() && goes_on()) evaluate();
   if (trainer_.data().test && goes_on()) test();
   finish(seconds);
@@ -199,7 +205,6 @@ void Session::check_watched() const {
 }
 
 int64_t Session::take_step() {
-  if (writer_ended_.exchange(false)) settle();
   const StepReport report = trainer_.step();
   const int64_t tokens = batch_of(job_.train).samples() * model_.tokens_per_sample;
   stop_ = report.stop;
@@ -219,6 +224,9 @@ int64_t Session::take_step() {
     event["loss_scale"] = trainer_.progress().scale.scale;
   }
   reporter_->metric(event);
+
+  // All ranks see at the same step that a checkpoint is complete, or failed.
+  if (writing_ && !report.saving) end_save();
   return report.step;
 }
 
@@ -270,61 +278,37 @@ void Session::test() {
 
 void Session::save() {
   if (!options_.keep) return;
-  const Time begin = context_.clock.now();
-  settle();
-
-  // State that was copied out of a device is written while the steps go on. What fails there is
-  // told by the next settle().
-  if (std::function<State()> copied = trainer_.state_alongside()) {
-    if (first_)
-      writer_ = std::thread([this, copied = std::move(copied)] {
-        try {
-          written_ = save_checkpoint(folder_.checkpoints(), copied(), to_toml(job_));
-        } catch (...) {
-          write_failure_ = std::current_exception();
-        }
-        writer_ended_ = true;
-      });
-  } else {
-    const std::string path = trainer_.save(folder_.checkpoints(), to_toml(job_));
-    if (first_) tell_saved(trainer_.committed(), path);
-  }
-  saving_ += seconds_since(begin, context_.clock);
-}
-
-/// Ends the writing of a checkpoint that went on alongside the steps, and tells of it.
-void Session::settle() {
-  if (!writer_.joinable()) return;
-  writer_.join();
-  writer_ended_ = false;
-  if (write_failure_) std::rethrow_exception(write_failure_);
-  tell_saved(saved_step(written_), written_);
-}
-
-/// A checkpoint is complete: older ones may go.
-void Session::tell_saved(int64_t step, const std::string& path) {
-  reporter_->event({{"event", "saved"}, {"step", step}, {"path", path}});
-  if (job_.train.keep > 0) keep_last(folder_.checkpoints(), job_.train.keep);
+  const int64_t keep = job_.train.keep;
+  begin_save(folder_.checkpoints(), [folder = folder_.checkpoints(), keep](const std::string&) {
+    if (keep > 0) keep_last(folder, keep);
+  });
+  saved_ = trainer_.committed();
+  due_ = false;
 }
 
 /// The new best is complete before the one before it goes.
 void Session::save_best() {
-  const Time begin = context_.clock.now();
-  settle();
-  const std::string kept = trainer_.save(folder_.best(), to_toml(job_));
+  begin_save(folder_.best(),
+             [folder = folder_.best()](const std::string& kept) { keep_only(folder, kept); });
+}
 
-  // Rank 0 alone has the folder; the others wait, since it may take its time.
-  if (first_) {
-    for (const std::string& name : names_in(folder_.best())) {
-      const std::string path = folder_.best() + "/" + name;
-      std::error_code error;
-      if (name.starts_with("step-") && path != kept) std::filesystem::remove_all(path, error);
-      if (error) throw Error(fmt::format("cannot remove {}: {}", path, error.message()));
-    }
-    reporter_->event({{"event", "saved"}, {"step", trainer_.committed()}, {"path", kept}});
-  }
-  wait_for_all();
+void Session::begin_save(const std::string& folder,
+                         std::function<void(const std::string& saved)> prune) {
+  const Time begin = context_.clock.now();
+  if (writing_) end_save();
+  trainer_.begin_save({.folder = folder,
+                       .job_toml = to_toml(job_),
+                       .build = options_.build,
+                       .prune = std::move(prune)});
+  writing_ = true;
   saving_ += seconds_since(begin, context_.clock);
+}
+
+/// Waits for the checkpoint that is being written, and tells of it.
+void Session::end_save() {
+  writing_ = false;
+  const std::string path = trainer_.end_save();
+  reporter_->event({{"event", "saved"}, {"step", saved_step(path)}, {"path", path}});
 }
 
 /// Where rank 0's time went; on a device by the shares of those steps that were traced. Reductions
@@ -373,10 +357,6 @@ double Session::matmul_share() {
 }
 
 void Session::finish(double seconds) {
-  // On devices rank 0 may still be writing a checkpoint, for longer than the others wait in a step.
-  settle();
-  if (trainer_.on_device()) wait_for_all();
-
   // A run that keeps nothing only hands back what its state is.
   const std::string hash = trainer_.agreed_hash();
   if (!options_.keep) {

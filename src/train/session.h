@@ -2,11 +2,10 @@
 // the events that tell of them (train/run.h).
 #pragma once
 
-#include <atomic>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <thread>
 
 #include "config/timeout.h"
 #include "launch/local.h"
@@ -40,14 +39,13 @@ class Session {
   void test();
   void save();
   void save_best();
-  void settle();
-  void tell_saved(int64_t step, const std::string& path);
+  void begin_save(const std::string& folder, std::function<void(const std::string& saved)> prune);
+  void end_save();
   void finish(double seconds);
   void hand_back(const std::string& hash);
   /// How long the others wait for work of rank 0 that may take any time, such as writing a large
   /// state.
   Patience patience() const { return context_.while_working(timeout_of(job_)); }
-  void wait_for_all() { context_.rendezvous.exchange({}, patience()); }
   nlohmann::json seconds_by_kind() const;
   double matmul_share();
 
@@ -65,10 +63,9 @@ class Session {
   bool stop_ = false, early_ = false;
   bool compared_ = false;             // baseline_ was asked for: it is counted once
   std::optional<Baseline> baseline_;  // what the held-out loss is compared with
-  std::thread writer_;                // of a checkpoint that was copied out of a device
-  std::atomic<bool> writer_ended_{false};
-  std::string written_;
-  std::exception_ptr write_failure_;
+  int64_t saved_ = -1;                // the step of the last checkpoint that was begun, best apart
+  bool due_ = false;                  // a checkpoint: it waits while another one is being written
+  bool writing_ = false;              // a checkpoint was begun and has not been told of
   double stepping_ = 0, evaluating_ = 0, saving_ = 0;
   int64_t steps_ = 0;
 };

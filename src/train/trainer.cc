@@ -4,14 +4,29 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
 #include <numeric>
 
+#include "base/bytes.h"
 #include "base/error.h"
+#include "comm/gather.h"
 #include "config/timeout.h"
 #include "eval/evaluate.h"
+#include "net/quiet_thread.h"
 #include "state/load_checkpoint.h"
 
 namespace tutti {
+
+namespace {
+
+/// Says that a writer has ended, however it does.
+struct Ended {
+  std::atomic<bool>& saving;
+  ~Ended() { saving = false; }
+};
+
+}  // namespace
 
 Trainer::Trainer(const Job& job, const Model& model, RankContext& context,
                  const std::string& checkpoint, const OwnPartition& own, RankDevice* device,
@@ -31,7 +46,9 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context,
   run_->begin();
 }
 
-Trainer::~Trainer() = default;
+Trainer::~Trainer() {
+  if (saved_.valid()) saved_.wait();
+}
 
 EpochRun& Trainer::run() const {
   TUTTI_CHECK(run_ != nullptr, "worker {} takes no part in an epoch", worker_.context.worker);
@@ -63,7 +80,7 @@ StepReport Trainer::step() {
   worker_.progress = next_progress(worker_.job, worker_.progress, verdict.finite);
   const double taken = std::chrono::duration<double>(clock.now() - begin).count();
   return {committed(), verdict.loss, verdict.gradient_norm, request.lr,
-          taken,       verdict.stop, !verdict.finite};
+          taken,       verdict.stop, verdict.saving,        !verdict.finite};
 }
 
 Metrics Trainer::evaluate() {
@@ -107,15 +124,6 @@ uint64_t Trainer::order_digest() {
   return std::accumulate(all.begin(), all.end(), uint64_t{0});
 }
 
-std::function<State()> Trainer::state_alongside() {
-  std::function<void()> copied = units().whole() ? run().engine().copy_out() : nullptr;
-  if (!copied) return nullptr;
-  return [this, copied = std::move(copied), at = counters()] {
-    copied();
-    return units().state(at);
-  };
-}
-
 bool Trainer::whole() const {
   for (size_t u = 0; u < shape().blocks.size(); ++u)
     if (units().held(static_cast<int>(u)).parameters != Range{0, shape().blocks[u].unit_size})
@@ -124,21 +132,87 @@ bool Trainer::whole() const {
 }
 
 Collector& Trainer::state() {
+  if (saved_.valid()) saved_.wait();  // it reads the last copy
   if (const std::function<void()> copied = run().engine().copy_out()) copied();
   return run().collector();
 }
 
-std::string Trainer::save(const std::string& folder, const std::string& job_toml) {
-  // A large state may take longer than layout.timeout to write: ranks wait while others work.
-  RankContext& context = run().context();
-  const Patience patience = context.while_working(timeout_of(worker_.job));
-  const auto tell_all = [&](const std::string& mine) {
-    std::vector<std::string> all;
-    for (Card& card : context.rendezvous.exchange({.bytes = mine}, patience))
-      all.push_back(std::move(card.bytes));
-    return all;
+/// Together with the other ranks' writers, over a channel of theirs. A large state may take longer
+/// than layout.timeout to write: they wait for as long as others work.
+std::string Trainer::write(const SaveRequest& request, std::span<const float> copy) {
+  const auto tell_all = [this](const std::string& mine) {
+    return gather_bytes(mine, run().saver_channel());
   };
-  return together([&] { return state().save(folder, counters(), job_toml, tell_all); });
+  return run().collector().save(request, tell_all, copy);
+}
+
+std::string Trainer::save(SaveRequest request) {
+  request.counters = counters();
+  state();  // as it is now, in the host's memory
+  return together([&] { return write(request, {}); });
+}
+
+std::string Trainer::prepare_saves() {
+  copy_.reset();
+  copied_ = {};
+  const LayoutConfig& layout = run().job().layout;
+  if (!layout.save_beside) return "layout.save_beside = false";
+  if (on_device()) return "";  // it has a copy of its values in the host's memory anyway
+  if (layout.offload != Offload::kNone) return "the values are offloaded to a file";
+
+  // All hosts need the room, so that all ranks do the same.
+  const int64_t floats = run().collector().share();
+  struct Needs {
+    int64_t host, free, bytes;
+  };
+  const Needs mine{run().membership().rank_hosts()[run().context().rank], run().free_at_start(),
+                   run().forecast_bytes() + floats * static_cast<int64_t>(sizeof(float))};
+  std::vector<Needs> all(run().context().size);
+  gather(mine, all);
+  std::map<int64_t, Needs> hosts;
+  for (const Needs& rank : all) {
+    Needs& host = hosts.try_emplace(rank.host, Needs{rank.host, rank.free, 0}).first->second;
+    host.free = std::min(host.free, rank.free);
+    host.bytes += rank.bytes;
+  }
+  for (const auto& [number, host] : hosts)
+    if (host.bytes > host.free)
+      return fmt::format("a copy of the state would need {} of the {} that are free",
+                         bytes_text(static_cast<double>(host.bytes)),
+                         bytes_text(static_cast<double>(host.free)));
+
+  // Written to once now, so that no save waits for the system's pages.
+  copy_ = std::make_unique<Arena>(BufferKind::kCopy, static_cast<size_t>(floats) * sizeof(float),
+                                  worker_.accounts);
+  copied_ = copy_->take_floats(floats);
+  std::fill(copied_.begin(), copied_.end(), 0.0f);
+  return "";
+}
+
+void Trainer::begin_save(SaveRequest request) {
+  TUTTI_CHECK(!saved_.valid(), "another checkpoint is being written");
+  request.counters = counters();
+  const std::function<void()> out = run().engine().copy_out();
+  const bool beside = out != nullptr ? run().job().layout.save_beside : copy_ != nullptr;
+  if (!beside) {
+    if (out) out();
+    std::promise<std::string> written;
+    saved_ = written.get_future();
+    return written.set_value(together([&] { return write(request, {}); }));
+  }
+
+  if (!out) run().collector().copy_share(copied_);
+  worker_.saving = true;
+  const NoSignals while_it_starts;
+  saved_ = std::async(std::launch::async, [this, out, request = std::move(request)] {
+    const Ended ended{worker_.saving};
+    if (out) out();  // waits until the device has made its copy
+    return write(request, copied_);
+  });
+}
+
+std::string Trainer::end_save() {
+  return together([&] { return saved_.get(); });
 }
 
 std::string Trainer::agreed_hash() {

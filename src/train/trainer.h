@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,8 @@ struct StepReport {
   int64_t step = 0;  ///< number of steps committed, this one included
   double loss = 0, gradient_norm = 0, lr = 0, seconds = 0;
   bool stop = false;  ///< a rank was asked to stop: all ranks see it at the same step
+  /// A rank was still writing its share of a checkpoint when it voted; likewise.
+  bool saving = false;
   /// float16: its gradients overflowed, nothing but the loss scale changed
   bool skipped = false;
 };
@@ -61,11 +64,16 @@ class Trainer {
   int64_t committed() const { return worker_.progress.step; }
   const Progress& progress() const { return worker_.progress; }
   /// Writes a checkpoint of the state as it is now, every rank its share; its path. Collective.
-  std::string save(const std::string& folder, const std::string& job_toml);
-  /// This rank's part of the state as it is now, to be read on another thread while steps go on:
-  /// call it there, it waits for the copy. Null where state is in the host's memory, or rank 0 does
-  /// not hold all of it: then save() must be used before the next step.
-  std::function<State()> state_alongside();
+  std::string save(SaveRequest request);
+  /// Takes the room for copies that let steps go on while a checkpoint is written. Returns why
+  /// there is none: then begin_save() writes before it returns. Collective.
+  std::string prepare_saves();
+  /// Begins to write a checkpoint of the state as it is now, every rank its share. Called by all
+  /// ranks after the same step, when none is being written: a step's report says that of all ranks.
+  /// The requests' counters are filled in here.
+  void begin_save(SaveRequest request);
+  /// Waits for the checkpoint that was begun; its path, or the Error that ended it. Collective.
+  std::string end_save();
   /// Whether this rank holds all parameters.
   bool whole() const;
 
@@ -82,7 +90,9 @@ class Trainer {
   RunnerOptions runner_options() const { return run().engine().options(); }
   const Plan& plan() const { return run().plan(); }
   const Program& program() const { return run().program(); }
-  int64_t forecast_bytes() const { return run().forecast_bytes(); }
+  int64_t forecast_bytes() const {
+    return run().forecast_bytes() + static_cast<int64_t>(copied_.size_bytes());
+  }
   const DeviceForecast& device_forecast() const { return run().device_forecast(); }
   const DeviceShare& device_share() const { return run().device_share(); }
   const Trace& trace() const { return run().trace(); }
@@ -107,6 +117,7 @@ class Trainer {
   void share_digests(const Membership& next, Rendezvous& meeting);
   /// As it is now, wherever it is.
   Collector& state();
+  std::string write(const SaveRequest& request, std::span<const float> copy);
   StateCounters counters() const { return counters_of(worker_.job, worker_.progress); }
   [[noreturn]] void explain_nonfinite(const StepRequest& request);
 
@@ -117,6 +128,9 @@ class Trainer {
   Decision settled_;               // of the step that the last epoch ended with
   bool left_ = false;              // the last step, by a CommError
   bool finished_ = false;          // ... and it was finished here: copies of others' values are old
+  std::unique_ptr<Arena> copy_;    // of what this rank writes; null: steps wait for a checkpoint
+  std::span<float> copied_;        // ... its values
+  std::future<std::string> saved_;  // the path of the checkpoint that was begun
 };
 
 }  // namespace tutti

@@ -2,6 +2,7 @@
 // it trains. Runs of epochs (train/epoch_run.h) come and go over it.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,6 +46,7 @@ struct Worker {
   HeldState state;  ///< nothing in a spare
   Progress progress;
   uint64_t order_digest = 0;  ///< of what this worker trained on in epochs that have ended
+  std::atomic<bool> saving{false};  ///< its share of a checkpoint is being written beside the steps
 
  private:
   bool measured_ = false;

@@ -46,8 +46,8 @@ TEST(NonFinite, LossNamesStepLaneAndBlockTheSameOnAnyLayout) {
 TEST(NonFinite, LossKeepsTheCheckpointsBeforeIt) {
   TempFolder folder;
   const std::string job = folder.write("diverging.toml", kDiverging), run = folder / "run";
-  Command command(
-      {"train", job, "--ranks", "2", "--out", run, "--set", "train.checkpoint_every=1"});
+  Command command(Arguments{"train", job, "--ranks", "2", "--out", run} +
+                  set({"train.checkpoint_every=1", "layout.save_beside=false"}));
   EXPECT_EQ(command.wait(), 1);
   const size_t committed = metric_of(run, "step", "loss").size();
   ASSERT_GT(committed, 0u);

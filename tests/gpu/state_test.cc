@@ -126,14 +126,15 @@ TEST_F(GpuCommit, SumsVotesAndDecidesClipFactors) {
   constexpr int kMicro = 1100;
   const int64_t chunks = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   // Whole numbers: sums of squares are exact in any order. Losses are not: their order is fixed.
-  std::vector<double> votes(chunks + 2 * kMicro + 1);
+  std::vector<double> votes(chunks + 2 * kMicro + 2);
   for (int64_t c = 0; c < chunks; ++c) votes[c] = static_cast<double>(random() % 1000);
   double loss = 0, targets = 0;
   for (int i = 0; i < kMicro; ++i) {
     loss += votes[chunks + i] = std::uniform_real_distribution<>(0, 10)(random);
     targets += votes[chunks + kMicro + i] = static_cast<double>(random() % 100);
   }
-  votes.back() = 1;
+  votes[votes.size() - 2] = 1;
+  votes.back() = 3;
   double squares = 0;
   std::vector<double> of_unit;
   for (size_t u = 0, c = 0; u < sizes.size(); ++u) {
@@ -156,6 +157,7 @@ TEST_F(GpuCommit, SumsVotesAndDecidesClipFactors) {
         EXPECT_EQ(got.outcome.targets, targets);
         EXPECT_EQ(got.outcome.squares, squares);
         EXPECT_EQ(got.outcome.stop, 1);
+        EXPECT_EQ(got.outcome.saving, 3);
         EXPECT_EQ(got.outcome.finite, 1);
         for (size_t u = 0; u < sizes.size(); ++u) {
           double factor = 1;
@@ -172,9 +174,10 @@ TEST_F(GpuCommit, SumsVotesAndDecidesClipFactors) {
 TEST_F(GpuCommit, FindsWhatIsNotFinite) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity(),
                    kNan = std::numeric_limits<double>::quiet_NaN();
-  const std::vector<double> fine = {1, 2, 3, 4, 5, 6, 0};  // 4 chunks, a loss, a count, stop
+  const std::vector<double> fine = {1, 2, 3, 4, 5, 6, 0, 0};  // 4 chunks, a loss, a count, stop, saving
   EXPECT_EQ(run({1, 3}, 1, fine, {}).outcome.finite, 1);
   EXPECT_EQ(run({1, 3}, 1, fine, {}).outcome.stop, 0);
+  EXPECT_EQ(run({1, 3}, 1, fine, {}).outcome.saving, 0);
   for (int place = 0; place < 6; ++place) {
     for (const double bad : {kInfinity, -kInfinity, kNan}) {
       std::vector<double> votes = fine;

@@ -7,6 +7,7 @@
 #include "engine/device/device_backend.h"
 #include "support/capturing_device.h"
 #include "support/device_jobs.h"
+#include "support/command.h"
 #include "support/device_ranks.h"
 
 namespace tutti {
@@ -27,13 +28,15 @@ Watched watched(const Job& job, const std::function<Model(const Job&)>& make = m
   std::mutex mutex;
   // Every rank's device has its own list, joined here when the rank is done.
   std::vector<std::unique_ptr<std::vector<std::string>>> lists;
+  const TempFolder folder;
   const LaunchResult result = on_device_ranks(
       job, "",
       [&](DeviceRank& rank) {
-        std::function<State()> alongside;
         for (int step = 0; step < 3; ++step) {
           rank.trainer.step();
-          if (copies) alongside = rank.trainer.state_alongside();
+          if (!copies) continue;
+          if (step > 0) rank.trainer.end_save();
+          rank.trainer.begin_save({.folder = folder.path()});
         }
         const std::string hash = rank.trainer.agreed_hash();
         const auto& device = dynamic_cast<const CapturingDevice&>(rank.device);

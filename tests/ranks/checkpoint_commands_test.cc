@@ -11,11 +11,12 @@ using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
 class CheckpointCommands : public testing::Test {
  protected:
-  /// Trains a small job that saves at steps 2, 4 and 6.
+  /// Trains a small job that saves at steps 2, 4 and 6: its steps are so short that they must wait.
   std::string train(const std::string& name, const Arguments& more) {
     const std::string run = folder_ / name;
     Command command(Arguments{"train", "mlp-points", "--steps", "6", "--out", run} +
-                    set({"train.checkpoint_every=2", "model.norm=batch"}) + more);
+                    set({"train.checkpoint_every=2", "layout.save_beside=false",
+                         "model.norm=batch"}) + more);
     EXPECT_EQ(command.wait(), 0) << command.err();
     hash_ = command.hash();
     return run;
@@ -74,7 +75,8 @@ TEST_F(CheckpointCommands, DiffNamesTheFirstStepAndElementThatDiffer) {
 
   const std::string other = folder_ / "other";
   Command begun(Arguments{"train", "mlp-points", "--steps", "6", "--out", other} +
-                set({"train.checkpoint_every=2", "model.norm=batch", "train.seed=2"}));
+                set({"train.checkpoint_every=2", "layout.save_beside=false", "model.norm=batch",
+                     "train.seed=2"}));
   EXPECT_EQ(begun.wait(), 0) << begun.err();
   const std::string text = said(1, {"diff", one, other});
   EXPECT_TRUE(

@@ -9,7 +9,9 @@
 #include "engine/device/kind.h"
 #include "launch/local.h"
 #include "model/make_model.h"
+#include "state/manifest.h"
 #include "support/device_jobs.h"
+#include "support/command.h"
 #include "support/device_ranks.h"
 #include "support/host_library.h"
 #include "train/trainer.h"
@@ -42,6 +44,7 @@ Outcome trained(const char* text, int ranks, bool on_device,
   resolve(job, this_machine(), {});
   job.layout.prefetch = prefetch;
   Outcome outcome;
+  const TempFolder folder;
   LaunchOptions launch;
   launch.ranks = ranks;
   launch.threads = true;
@@ -58,13 +61,13 @@ Outcome trained(const char* text, int ranks, bool on_device,
     const Model model = make_model(job);
     Trainer trainer(job, model, context, "", {}, &device);
     std::vector<double> losses;
-    std::string alongside;
     losses.push_back(trainer.step().loss);
     const int64_t takes = host != nullptr ? host->takes() : 0;
     for (int64_t step = 1; step < steps; ++step) {
       losses.push_back(trainer.step().loss);
-      if (step == 1 && on_device) alongside = state_hash(trainer.state_alongside()());
+      if (step == 1) trainer.begin_save({.folder = folder.path()});
     }
+    const std::string alongside = read_manifest(trainer.end_save()).state_sha256;
     const std::string hash = trainer.agreed_hash();
     const uint64_t order = trainer.order_digest();
     if (context.rank != 0) return;

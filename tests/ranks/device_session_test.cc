@@ -101,8 +101,11 @@ TEST_F(DeviceSession, EveryCheckpointWrittenBesideTheStepsIsThatOfARunThatStopsT
     });
     ASSERT_FALSE(result.ok());
     EXPECT_NE(result.failures[0].find(kEnough), std::string::npos) << result.failures[0];
-    EXPECT_EQ(told, (std::vector<int64_t>{1, 2, 3, 4, 5}));
-    for (int64_t step = 1; step <= 5; ++step) {
+    // One that is due while another is being written comes later; the last is that of the end.
+    EXPECT_EQ(told.front(), 1);
+    EXPECT_EQ(told.back(), 5);
+    EXPECT_TRUE(std::is_sorted(told.begin(), told.end(), std::less_equal<>()));
+    for (const int64_t step : told) {
       const std::string checkpoint = folder_ / name + fmt::format("/checkpoints/step-{:08}", step);
       ASSERT_TRUE(std::filesystem::exists(checkpoint)) << checkpoint;
       EXPECT_EQ(hash_of(job, checkpoint, 0), hash_of(job, "", step))
@@ -121,9 +124,8 @@ void block(const RunFolder& folder) {
 }
 
 TEST_F(DeviceSession, ACheckpointThatCannotBeWrittenIsAnErrorWheneverItIsDue) {
-  // In the middle of the run one rank alone: a peer would wait for it in a step, at length.
   for (const char* every : {"1", "2", "3", "5", "0"})
-    for (int ranks = 1; ranks <= (*every == '1' || *every == '2' ? 1 : 2); ++ranks) {
+    for (int ranks : {1, 2}) {
       const std::string name = fmt::format("run {} {}", every, ranks);
       const Job job = device_job(kJob, ranks, {{"train.checkpoint_every", every}});
       bool saved = false;
@@ -166,20 +168,21 @@ TEST_F(DeviceSession, SaysWhyStepsAreNotCaptured) {
 }
 
 TEST_F(DeviceSession, ADiskThatFailsLaterLeavesTheCheckpointsBeforeIt) {
-  const Job job = device_job(kJob, 1);
+  const Job job = device_job(kJob, 1, {{"train.steps", "200"}});
   const std::string checkpoints = folder_ / "run" + "/checkpoints";
   std::vector<int64_t> told;
   const LaunchResult result = run(job, "run", [&](const nlohmann::json& event) {
     if (event.at("event") != "saved") return;
     told.push_back(event.at("step"));
-    if (told.back() != 2) return;
+    if (told.size() != 2) return;
     std::filesystem::rename(checkpoints, checkpoints + "-then");
     write_file_atomic(checkpoints, "in the way");
   });
   ASSERT_FALSE(result.ok());
   EXPECT_NE(result.failures[0].find(checkpoints), std::string::npos) << result.failures[0];
-  EXPECT_EQ(told, (std::vector<int64_t>{1, 2}));
-  EXPECT_EQ(hash_of(job, checkpoints + "-then/step-00000002", 0), hash_of(job, "", 2));
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_EQ(hash_of(job, latest_checkpoint(checkpoints + "-then"), 0),
+            hash_of(job, "", told.back()));
 }
 
 /// One rank, whose steps have ten micro-batches. On the host's memory they are checked again when

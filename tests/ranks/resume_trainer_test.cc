@@ -101,7 +101,7 @@ TEST_F(ResumeTrainer, InPartsOnOtherRanksStopsEarlyAtTheSameStepInTheSameState) 
 }
 
 TEST_F(ResumeTrainer, RepeatsWhatCameAfterTheLastCheckpoint) {
-  const Arguments saved = set({"train.checkpoint_every=3"});
+  const Arguments saved = set({"train.checkpoint_every=3", "layout.save_beside=false"});
   const std::string straight = train("straight", Arguments{"--ranks", "2", "--steps", "8"} + saved);
   train("run", Arguments{"--ranks", "1", "--steps", "8"} + saved);
   // as if it had died before its end

@@ -88,7 +88,10 @@ class SkippedStep : public testing::Test {
         job, checkpoint,
         [&](DeviceRank& rank) {
           Outcome mine;
-          const auto values = [&] { return values_of(rank.trainer.state_alongside()()); };
+          const auto values = [&] {
+            rank.trainer.agreed_hash();  // which copies them into the host's memory
+            return values_of(rank.trainer.units().state({}));
+          };
           mine.values.push_back(values());
           while (rank.trainer.committed() < steps) {
             mine.reports.push_back(rank.trainer.step());
@@ -97,7 +100,7 @@ class SkippedStep : public testing::Test {
           }
           mine.hash = rank.trainer.agreed_hash();
           mine.state.counters = counters_of(job, rank.trainer.progress());
-          const std::string saved = save_in.empty() ? "" : rank.trainer.save(save_in, to_toml(job));
+          const std::string saved = save_in.empty() ? "" : rank.trainer.save({.folder = save_in, .job_toml = to_toml(job)});
           if (!rank.first()) return;
           saved_ = saved;
           outcome = std::move(mine);

@@ -55,6 +55,7 @@ inline void commit(Stream, const double* votes, const VoteLayout& layout, const 
   outcome->loss = sum_of(votes, layout.losses(), layout.losses() + layout.micro_batches);
   outcome->targets = sum_of(votes, layout.counts(), layout.counts() + layout.micro_batches);
   outcome->stop = votes[layout.stop()];
+  outcome->saving = votes[layout.saving()];
   outcome->finite = std::isfinite(outcome->squares) && std::isfinite(outcome->loss) &&
                             std::isfinite(outcome->targets)
                         ? 1

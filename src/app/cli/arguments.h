@@ -14,6 +14,7 @@ struct TrainArguments {
   int64_t ranks = 0, steps = -1;  ///< 0, -1: not given
   std::vector<std::string> set;   ///< section.key=value
   std::string out, resume;
+  std::string build;  ///< of this program
 };
 
 struct PlanArguments {

@@ -113,8 +113,10 @@ int inspect_command(const std::string& path) {
   CheckpointReader reader(checkpoint_at(path));
   const Manifest& manifest = reader.manifest();
   std::string text =
-      fmt::format("{}\nstep {}, data cursor {}, state sha256 {}\n\n", reader.path(),
+      fmt::format("{}\nstep {}, data cursor {}, state sha256 {}\n", reader.path(),
                   manifest.counters.step, manifest.counters.cursor, manifest.state_sha256);
+  if (!manifest.build.empty()) text += fmt::format("saved by tutti {}\n", manifest.build);
+  text += "\n";
   for (const SavedFile& file : manifest.files)
     text += fmt::format("{:28} {:>10}  {} tensors\n", file.name, bytes_text(file.bytes),
                         file.tensors.size());

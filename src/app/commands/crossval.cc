@@ -229,6 +229,7 @@ int crossval_command(const TrainArguments& arguments, int64_t folds, const MakeM
   add_inference(options);
   std::optional<EndOnStop> nothing_begun(std::in_place);
   options.job = job_of(given);
+  options.build = arguments.build;
   options.stop_at = arguments.steps;
 
   // As many folds run at once as have cores for all of their ranks.

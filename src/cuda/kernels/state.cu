@@ -160,7 +160,7 @@ __device__ double clip_factor_of(double norm, double clip) {
 
 /// Where in the votes these begin, worked out on the host.
 struct VotePlaces {
-  int64_t losses, counts, stop;
+  int64_t losses, counts, stop, saving;
 };
 
 /// One block, since every scale depends on all votes; the array is short.
@@ -201,6 +201,7 @@ __global__ void __launch_bounds__(kCommitThreads)
   outcome->targets = targets;
   outcome->squares = squares;
   outcome->stop = votes[places.stop];
+  outcome->saving = votes[places.saving];
   outcome->finite = isfinite(loss) && isfinite(targets) && isfinite(squares) ? 1 : 0;
   outcome->reserved = 0;
 }
@@ -258,7 +259,7 @@ void launch_chunk_squares(Stream stream, const float* x, const StateChunk* chunk
 
 void launch_commit(Stream stream, const double* votes, const VoteLayout& layout,
                    const StepInputs* inputs, StepOutcome* outcome) {
-  const VotePlaces places{layout.losses(), layout.counts(), layout.stop()};
+  const VotePlaces places{layout.losses(), layout.counts(), layout.stop(), layout.saving()};
   commit_kernel<<<1, kCommitThreads, 0, handle(stream)>>>(votes, layout, places, inputs, outcome);
   check_launch("the commit kernel's launch");
 }

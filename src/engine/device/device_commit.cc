@@ -88,6 +88,7 @@ void DeviceCommit::begin(const StepRequest& request) {
   inputs.clip = train.clip;
   inputs.clip_by = train.clip_by;
   inputs.stop = p_.context.control.stop.load() != 0 ? 1 : 0;
+  inputs.saving = p_.saving.load() ? 1 : 0;
 
   // The rules of all parameters for this step. A clip by value is part of them.
   StepScalars scalars;
@@ -131,8 +132,9 @@ void DeviceCommit::count_squares(Stream stream, const float* values, const Chunk
 }
 
 void DeviceCommit::decide(Stream stream, DeviceGroup* group) {
-  // The request to stop is part of the vote, so that all ranks stop after the same step.
-  device_.copy(stream, votes_ + layout_.stop(), &inputs_->stop, sizeof(double));
+  // The request to stop is part of the vote, so that all ranks stop after the same step; and so is
+  // whether a checkpoint is still being written. They lie together in both.
+  device_.copy(stream, votes_ + layout_.stop(), &inputs_->stop, 2 * sizeof(double));
   if (group != nullptr) group->sum(stream, votes_, layout_.size());
   rank_.library->state.commit(stream, votes_, layout_, inputs_, outcome_);
 }
@@ -152,6 +154,7 @@ StepVerdict DeviceCommit::verdict(const StepRequest& request) const {
   verdict.gradient_norm = std::sqrt(outcome.squares) / divisor / request.loss_scale;
   verdict.finite = outcome.finite != 0;
   verdict.stop = outcome.stop > 0;
+  verdict.saving = outcome.saving > 0;
   return verdict;
 }
 

@@ -139,7 +139,7 @@ HostBackend::HostBackend(const EngineParts& parts, const Station& station)
     : p_(parts),
       station_(station),
       channel_(parts.transport, parts.context.clock, kDataChannel, timeout_of(parts.training.job)),
-      commit_(parts.training.job.train, parts.context, channel_,
+      commit_(parts.training.job.train, parts.context, channel_, parts.saving,
               parts.training.shape.blocks.size()),
       steps_(p_, station_, Which::kSteps),
       forward_(p_, station_, Which::kEvaluation),

@@ -13,8 +13,8 @@
 namespace tutti {
 
 HostCommit::HostCommit(const TrainConfig& train, RankContext& context, Channel& channel,
-                       size_t units)
-    : train_(train), context_(context), channel_(channel), unit_squares_(units) {}
+                       const std::atomic<bool>& saving, size_t units)
+    : train_(train), context_(context), channel_(channel), saving_(saving), unit_squares_(units) {}
 
 StepVerdict HostCommit::run(const StepRequest& request, const std::function<void()>& step) {
   request_ = request;
@@ -29,7 +29,7 @@ StepVerdict HostCommit::run(const StepRequest& request, const std::function<void
   } catch (const NonFinite&) {
     finite = false;
   }
-  return {all_.mean_loss(), all_.gradient_norm(), finite, all_.stop != 0};
+  return {all_.mean_loss(), all_.gradient_norm(), finite, all_.stop != 0, all_.saving != 0};
 }
 
 StepVerdict HostCommit::adopt(const StepRequest& request, const Decision& decision) {
@@ -44,7 +44,7 @@ StepVerdict HostCommit::adopt(const StepRequest& request, const Decision& decisi
   std::memcpy(unit_squares_.data(), decision.vote.data() + sizeof(Vote), squares);
   decided_ = decision;
   settle_scalars();
-  return {all_.mean_loss(), all_.gradient_norm(), true, all_.stop != 0};
+  return {all_.mean_loss(), all_.gradient_norm(), true, all_.stop != 0, all_.saving != 0};
 }
 
 void HostCommit::count_loss(const Loss& loss) {
@@ -62,6 +62,7 @@ void HostCommit::count_squares(int unit, const float* gradient, int64_t size) {
 
 void HostCommit::vote(const std::function<void()>& begun) {
   mine_.stop = context_.control.stop.load() != 0 ? 1 : 0;
+  mine_.saving = saving_.load() ? 1 : 0;
 
   // Every rank merges the same records in the same order, so all come to the same
   // decision.

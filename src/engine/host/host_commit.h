@@ -2,6 +2,7 @@
 // are computed with follows from it.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <mutex>
 #include <vector>
@@ -19,7 +20,8 @@ namespace tutti {
 class HostCommit {
  public:
   /// All arguments must outlive it.
-  HostCommit(const TrainConfig& train, RankContext& context, Channel& channel, size_t units);
+  HostCommit(const TrainConfig& train, RankContext& context, Channel& channel,
+             const std::atomic<bool>& saving, size_t units);
 
   /// Runs a step, in which vote() is called once, and says what it came to.
   StepVerdict run(const StepRequest& request, const std::function<void()>& step);
@@ -47,6 +49,7 @@ class HostCommit {
   const TrainConfig& train_;
   RankContext& context_;
   Channel& channel_;
+  const std::atomic<bool>& saving_;
   StepRequest request_;
   Vote mine_, all_;
   std::mutex mutex_;  // of squares: sums over stages have a queue of their own

@@ -67,6 +67,8 @@ const char* kind_name(BufferKind kind) {
       return "message";
     case BufferKind::kData:
       return "data";
+    case BufferKind::kCopy:
+      return "copy";
   }
   return "?";
 }

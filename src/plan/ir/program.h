@@ -57,9 +57,10 @@ enum class BufferKind : uint8_t {
   kBorder,   ///< activations between segments, and their gradients
   kWork,     ///< temporaries, and the step's few numbers
   kMessage,  ///< room for what arrives in an Exchange
-  kData      ///< micro-batches
+  kData,     ///< micro-batches
+  kCopy      ///< of the state, while it is written; no buffer of a program
 };
-inline constexpr int kBufferKinds = 8;
+inline constexpr int kBufferKinds = 9;
 const char* kind_name(BufferKind kind);
 
 /// Floats of a unit, and where they are in another order of its floats.

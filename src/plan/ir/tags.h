@@ -43,6 +43,7 @@ inline constexpr Operations kRollCall = channel_of(3);         ///< of a step's 
 inline constexpr Operations kForwardRollCall = channel_of(4);  ///< of an evaluation's
 inline constexpr Operations kOutputMessages = channel_of(5);   ///< of an evaluation's columns
 inline constexpr Operations kHandover = channel_of(6);         ///< of state, between two epochs
+inline constexpr Operations kSaverChannel = channel_of(7);     ///< of ranks that write a checkpoint
 
 inline constexpr Operations kGradientGatherIds{1u << 24, (3u << 23) - 1};  ///< + parcel and host
 inline constexpr Operations kRefreshIds{3u << 23, (1u << 28) - 1};         ///< + parcel
@@ -65,7 +66,7 @@ constexpr bool apart_and_ascending(std::initializer_list<Operations> all) {
 }
 static_assert(apart_and_ascending({kOwnIds, kVoteId, kReduceIds, kDataChannel, kMainChannel,
                                    kLoaderChannel, kRollCall, kForwardRollCall, kOutputMessages,
-                                   kHandover, kGradientGatherIds, kRefreshIds, kGatherIds,
+                                   kHandover, kSaverChannel, kGradientGatherIds, kRefreshIds, kGatherIds,
                                    kExchangeIds, kSendIds}),
               "two kinds of messages share an operation");
 

@@ -65,6 +65,14 @@ TEST(Vote, StopsAllWhereOneRankWasAskedTo) {
   EXPECT_EQ(merge(std::vector<Vote>{vote(1, 1, 1), vote(1, 1, 1)}).stop, 0u);
 }
 
+TEST(Vote, SaysWhetherAnyRankIsStillWriting) {
+  Vote busy = vote(1, 1, 1);
+  busy.saving = 1;
+  EXPECT_EQ(merge(std::vector<Vote>{vote(1, 1, 1), busy, vote(1, 1, 1)}).saving, 1u);
+  EXPECT_EQ(merge(std::vector<Vote>{busy, busy}).stop, 0u);
+  EXPECT_EQ(merge(std::vector<Vote>{vote(1, 1, 1, 1), vote(1, 1, 1)}).saving, 0u);
+}
+
 TEST(Vote, WithoutTargetsIsZeroAndNotADivisionByIt) {
   const Vote none = merge(std::vector<Vote>{Vote{}, Vote{}});
   EXPECT_EQ(none.mean_loss(), 0);

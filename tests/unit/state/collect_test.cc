@@ -116,7 +116,8 @@ TEST_F(CollectTest, TheHashAndTheFilesOfAnyCutAreThoseOfOneRank) {
     for (const std::string& fault :
          on_ranks(whole, held, [&](Collector& collector, int rank, const TellAll& tell_all) {
            EXPECT_EQ(collector.hash(kCounters), expected);
-           const std::string at = collector.save(folder, kCounters, "the job", tell_all);
+           const std::string at = collector.save(
+               {.folder = folder, .counters = kCounters, .job_toml = "the job"}, tell_all);
            EXPECT_EQ(at, folder + "/step-00000007");
            if (rank == 0) saved = at;
          })) {
@@ -230,7 +231,7 @@ TEST_F(CollectTest, HoldersOfTheSameWriteEqualShares) {
         rank.add(e, {0, static_cast<int64_t>(values.size())}, values);
   std::vector<size_t> shares(held.size());  // hashed ranges
   const auto save = [&](Collector& collector, int rank, const TellAll& tell_all) {
-    collector.save(folder_, kCounters, "", [&](const std::string& mine) {
+    collector.save({.folder = folder_, .counters = kCounters}, [&](const std::string& mine) {
       if (mine.size() > 1) shares[rank] = (mine.size() - 1) / sizeof(Digest);
       return tell_all(mine);
     });
@@ -247,7 +248,7 @@ TEST_F(CollectTest, AFailureOfAnyRankIsToldByAllAndLeavesNothing) {
   const auto faults =
       on_ranks(whole, held, [&](Collector& collector, int rank, const TellAll& tell_all) {
         int stage = 0;
-        collector.save(folder_, {8, 256, ""}, "", [&](const std::string& mine) {
+        collector.save({.folder = folder_, .counters = {8, 256, ""}}, [&](const std::string& mine) {
           return tell_all(rank == 2 && ++stage == 2 ? "-the disk of rank 2 is full" : mine);
         });
       });

@@ -233,7 +233,7 @@ TEST_P(UnitsTest, TheHashAndTheCheckpointOfEveryMeshAreThoseOfOneRankAndLoadBoth
       mark_all(saver.units->pieces());
       Collector collector(saver.units->entries(), saver.units->pieces(), channel);
       EXPECT_EQ(collector.hash(kCounters), hash);
-      collector.save(folder, kCounters, "job",
+      collector.save({.folder = folder, .counters = kCounters, .job_toml = "job"},
                      [&](const std::string& mine) { return gather_bytes(mine, channel); });
       EXPECT_EQ(load_checkpoint(path, loader.units->entries(), loader.units->pieces()).step,
                 kCounters.step);

@@ -259,7 +259,7 @@ TEST_F(RunFolderTest, OfWhichJobTomlIsGoneHasItsJobInTheCheckpoint) {
   job_.train.seed = 9;
   const std::string checkpoint = folder.checkpoints() + "/step-00000003";
   fs::create_directory(checkpoint);
-  write_manifest(checkpoint, {{3, 0, ""}, "", {}, to_toml(job_)});
+  write_manifest(checkpoint, {{3, 0, ""}, "", {}, to_toml(job_), ""});
   fs::remove(folder.job());
   EXPECT_EQ(job_of_run(open_run("run"), {{"train.lr", "0.5"}}).train.seed, 9u);
   EXPECT_EQ(job_of_run(open_run("run"), {{"train.lr", "0.5"}}).train.lr, 0.5);
