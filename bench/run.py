@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`./tutti bench [comm|train|data|plans|start|kernels|build|gpu|chaos]...`: side-by-side tables; every target is a row.
+"""`./tutti bench [comm|train|data|plans|start|kernels|checkpoint|build|gpu|chaos]...`: side-by-side tables; every target is a row.
 
 A pair is a block of work of two resident processes that take turns, the other one stopped; a ratio is the median over the pairs, with
 its spread (10th to 90th percentile). Ratios are written so that larger is better. Exits 0 when every row was measured or explained.
@@ -15,6 +15,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import bench_build
 import bench_chaos
+import bench_checkpoint
 import bench_comm
 import bench_data
 import bench_gpu
@@ -25,7 +26,7 @@ import bench_train
 from rows import ROOT, Table
 
 SUITES = {"comm": bench_comm.run, "train": bench_train.run, "data": bench_data.run, "plans": bench_plans.run,
-          "start": bench_start.run, "kernels": bench_kernels.run, "build": bench_build.run, "gpu": bench_gpu.run, "chaos": bench_chaos.run}
+          "start": bench_start.run, "kernels": bench_kernels.run, "checkpoint": bench_checkpoint.run, "build": bench_build.run, "gpu": bench_gpu.run, "chaos": bench_chaos.run}
 
 
 def machine():
@@ -42,7 +43,7 @@ def machine_of(suites):
 
 INTRODUCTION = """# Performance
 
-Written by `./tutti bench comm train data plans start kernels build --docs`, on a host with a GPU by `./tutti bench gpu --docs`. Ratios are medians over interleaved
+Written by `./tutti bench comm train data plans start kernels checkpoint build --docs`, on a host with a GPU by `./tutti bench gpu --docs`. Ratios are medians over interleaved
 pairs; larger is better, 1 is a tie with the peer or the limit. [bench/](../bench) shows how each row is measured.
 """
 HEAD = ["| | ours | peer or limit | | ratio | spread | target | |", "|---|---|---|---|---|---|---|---|"]

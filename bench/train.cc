@@ -1,8 +1,12 @@
 // A resident trainer for interleaved benchmarks: `tutti-bench-train JOB [section.key=value]...`
 // starts the ranks, then reads lines
-//   STEPS     runs that many steps; answers {"seconds": [...], "loss": x, "pids": [...], "flops":
-//             per step, "stall": seconds that the rank that waited longest for its data waited, in
-//             all}
+//   STEPS [FOLDER]  runs that many steps, and with a folder writes a checkpoint beside them; answers
+//             {"seconds": [...], "loss": x, "pids": [...], "flops": per step, "stall": seconds that
+//             the rank that waited longest for its data waited, in all, "whole": seconds of all,
+//             checkpoint included}
+//   save FOLDER  writes a checkpoint while no step runs; answers {"stall": seconds until a step could
+//             begin, "copy": seconds of a memcpy of as many bytes, "seconds": of all, "path", "bytes"}
+//   load PATH  reads it back; answers {"seconds": x}
 //   matmul    measures what the ranks' matmuls reach together; answers {"gflops": x}
 //   memory    answers {"ranks": [{"pid", "forecast", "total", and a kind's peak by its name}]}, in
 //             bytes
@@ -11,14 +15,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "app/train_command.h"
 #include "base/error.h"
 #include "config/isa.h"
 #include "launch/local.h"
 #include "model/make_model.h"
+#include "state/load_checkpoint.h"
 #include "tensor/kernels.h"
 #include "tensor/rate.h"
 #include "train/trainer.h"
@@ -38,6 +45,77 @@ nlohmann::json memory_of(const Trainer& trainer) {
   return memory;
 }
 
+/// Of a rank's part of what all do together.
+double seconds_of(Clock& clock, const std::function<void()>& part) {
+  const Time begin = clock.now();
+  part();
+  return std::chrono::duration<double>(clock.now() - begin).count();
+}
+
+double longest(RankContext& context, double mine) {
+  double all = 0;
+  for (const Card& card :
+       context.rendezvous.exchange({.bytes = std::to_string(mine)}, Deadline::never()))
+    all = std::max(all, std::stod(card.bytes));
+  return all;
+}
+
+/// All ranks copy their share at once, as a save does.
+double copied(const Trainer& trainer, RankContext& context) {
+  static std::vector<char> from, to;
+  const auto bytes = static_cast<size_t>(trainer.accounts().peak(BufferKind::kCopy));
+  if (from.size() != bytes) from.assign(bytes, 1), to.assign(bytes, 2);
+  context.rendezvous.exchange({}, Deadline::never());
+  return longest(context, seconds_of(context.clock, [&] {
+                   std::memcpy(to.data(), from.data(), bytes);
+                   from[0] = to[bytes - 1];  // the copy is used
+                 }));
+}
+
+nlohmann::json save(Trainer& trainer, RankContext& context, const std::string& folder) {
+  nlohmann::json answer{{"copy", copied(trainer, context)}};
+  context.rendezvous.exchange({}, Deadline::never());
+  std::string path;
+  double stall = 0;
+  const double all = seconds_of(context.clock, [&] {
+    stall = seconds_of(context.clock, [&] { trainer.begin_save({.folder = folder}); });
+    path = trainer.end_save();
+  });
+  int64_t floats = 0;
+  for (const EntryShape& entry : trainer.units().entries()) floats += entry.size();
+  answer["stall"] = longest(context, stall);
+  answer["seconds"] = longest(context, all);
+  answer["path"] = path;
+  answer["bytes"] = floats * static_cast<int64_t>(sizeof(float));
+  return answer;
+}
+
+nlohmann::json load(const Trainer& trainer, RankContext& context, const std::string& path) {
+  context.rendezvous.exchange({}, Deadline::never());
+  const double mine = seconds_of(context.clock, [&] {
+    load_checkpoint(path, trainer.units().entries(), trainer.units().pieces());
+  });
+  return {{"seconds", longest(context, mine)}};
+}
+
+/// Whether a step has ended meanwhile is told by the steps themselves, as in a run.
+double steps(Trainer& trainer, RankContext& context, int count, const std::string& folder,
+             nlohmann::json& answer) {
+  return longest(context, seconds_of(context.clock, [&] {
+                   bool writing = !folder.empty();
+                   if (writing) trainer.begin_save({.folder = folder});
+                   for (int n = count; n > 0; --n) {
+                     const StepReport report = trainer.step();
+                     answer["seconds"].push_back(report.seconds);
+                     answer["loss"] = report.loss;
+                     if (!writing || report.saving) continue;
+                     writing = false;
+                     trainer.end_save();
+                   }
+                   if (writing) trainer.end_save();
+                 }));
+}
+
 void serve(const Job& job, RankContext& context) {
   Model model = make_model(job);
   Trainer trainer(job, model, context, "");
@@ -52,7 +130,16 @@ void serve(const Job& job, RankContext& context) {
     std::string order = cards[0].bytes;
     if (order == "end") return;
     nlohmann::json answer;
-    if (order == "matmul") {
+    std::istringstream words(order);
+    std::string word, folder;
+    words >> word >> folder;
+    // The room for copies is there from the first of them on.
+    if (!folder.empty() && trainer.accounts().peak(BufferKind::kCopy) == 0) trainer.prepare_saves();
+    if (word == "save") {
+      answer = save(trainer, context, folder);
+    } else if (word == "load") {
+      answer = load(trainer, context, folder);
+    } else if (order == "matmul") {
       auto rates = context.rendezvous.exchange(
           {.bytes = std::to_string(matmul_gflops(matmul, context.clock))}, Deadline::never());
       double sum = 0;
@@ -67,19 +154,10 @@ void serve(const Job& job, RankContext& context) {
       answer["pids"] = {::getpid()};
       for (int r = 1; r < context.size; ++r) answer["pids"].push_back(std::stoi(cards[r].bytes));
       const Duration stalled = trainer.loader_stall();
-      for (int n = std::stoi(order); n > 0; --n) {
-        StepReport report = trainer.step();
-        answer["seconds"].push_back(report.seconds);
-        answer["loss"] = report.loss;
-      }
+      answer["whole"] = steps(trainer, context, std::stoi(word), folder, answer);
       answer["flops"] = flops;
-      const double stall = std::chrono::duration<double>(trainer.loader_stall() - stalled).count();
-      double longest = 0;
-      for (const Card& card :
-           context.rendezvous.exchange({.bytes = std::to_string(stall)}, Deadline::never())) {
-        longest = std::max(longest, std::stod(card.bytes));
-      }
-      answer["stall"] = longest;
+      answer["stall"] = longest(
+          context, std::chrono::duration<double>(trainer.loader_stall() - stalled).count());
     }
     if (context.rank == 0) fmt::print("{}\n", answer.dump()), std::fflush(stdout);
   }

@@ -26,6 +26,14 @@ struct Gauges {
   Trace& trace;
 };
 
+/// How far a checkpoint is that is written beside the steps.
+struct Saving {
+  /// Values are being copied from where they are: until it is done nothing may change them, so no
+  /// vote is given.
+  std::atomic<bool> copying{false};
+  std::atomic<bool> writing{false};  ///< this rank's share is being written: its votes say so
+};
+
 struct EngineParts {
   const Training training;
   const Plans& plans;
@@ -33,8 +41,7 @@ struct EngineParts {
   RankContext& context;
   Transport& transport;
   Loader& loader;
-  /// This rank's share of a checkpoint is being written: its votes say so.
-  const std::atomic<bool>& saving;
+  const Saving& saving;
   const Gauges gauges;
 
   const Program& program(Which which = Which::kSteps) const {

@@ -25,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";
+constexpr size_t kAtOnce = 2;  // parts
 
 void make_folder(const std::string& path) {
   std::error_code error;
@@ -138,21 +139,28 @@ std::vector<std::string> agree(const TellAll& tell_all, const std::function<std:
 /// Writes this rank's parts. Returns their digests, one after the other.
 std::string write_parts(const std::string& folder, const StateFiles& files,
                         const CheckpointWriter& writer) {
+  std::vector<size_t> mine;
+  for (size_t p = 0; p < writer.parts.size(); ++p)
+    if (writer.parts[p].writer == writer.rank) mine.push_back(p);
+
+  // A few at a time are hashed, two side by side, and written while they are in the cache.
   std::map<size_t, RangeWriter> open;
   std::string digests;
-  for (size_t p = 0; p < writer.parts.size(); ++p) {
-    const SavedPart& part = writer.parts[p];
-    if (part.writer != writer.rank) continue;
-    const StateFiles::Place& place = files.places[part.entry];
-    auto file = open.find(place.file);
-    if (file == open.end())
-      file = open.try_emplace(place.file, folder + "/" + files.files[place.file].name, 0).first;
-
-    // It is hashed while it is in the cache.
-    const auto bytes = std::as_bytes(writer.values(p));
-    const Digest digest = sha256(bytes);
-    digests.append(reinterpret_cast<const char*>(digest.data()), digest.size());
-    file->second.write(bytes, offset_of(place, part.range.begin));
+  for (size_t at = 0; at < mine.size(); at += kAtOnce) {
+    const auto some = std::span(mine).subspan(at, std::min(kAtOnce, mine.size() - at));
+    std::vector<std::span<const std::byte>> values;
+    for (const size_t p : some) values.push_back(std::as_bytes(writer.values(p)));
+    for (const Digest& digest : sha256_each(values))
+      digests.append(reinterpret_cast<const char*>(digest.data()), digest.size());
+    for (size_t i = 0; i < some.size(); ++i) {
+      const SavedPart& part = writer.parts[some[i]];
+      const StateFiles::Place& place = files.places[part.entry];
+      auto file = open.find(place.file);
+      if (file == open.end())
+        file =
+            open.try_emplace(place.file, folder + "/" + files.files[place.file].name, 0).first;
+      file->second.write(values[i], offset_of(place, part.range.begin));
+    }
   }
   for (auto& [place, file] : open) file.sync();
   return digests;

@@ -115,16 +115,34 @@ CheckpointReader::CheckpointReader(const std::string& checkpoint)
 }
 
 std::span<const float> CheckpointReader::read(const SavedEntry& entry, size_t number) {
-  const Range range = entry.range(number);
-  const std::string path = path_ + "/" + manifest_.files[entry.file].name;
-  buffer_.resize(static_cast<size_t>(range.size()));
-  read_at(files_[entry.file].fd.get(), std::as_writable_bytes(std::span(buffer_)),
-          entry.offset + range.begin * static_cast<int64_t>(sizeof(float)), path);
-  if (sha256(std::as_bytes(std::span(buffer_))) != entry.ranges[number])
-    damaged_checkpoint(
-        path, fmt::format("elements {} to {} of {} are not those that the manifest was written for",
-                          range.begin, range.end, entry.shape.name));
+  buffer_.resize(static_cast<size_t>(entry.range(number).size()));
+  const Wanted wanted{entry, number, buffer_};
+  read({&wanted, 1});
   return buffer_;
+}
+
+void CheckpointReader::read(std::span<const Wanted> ranges) const {
+  const auto path = [&](const Wanted& wanted) {
+    return path_ + "/" + manifest_.files[wanted.entry.file].name;
+  };
+  std::vector<std::span<const std::byte>> bytes;
+  for (const Wanted& wanted : ranges) {
+    read_at(files_[wanted.entry.file].fd.get(), std::as_writable_bytes(wanted.values),
+            wanted.entry.offset +
+                wanted.entry.range(wanted.number).begin * static_cast<int64_t>(sizeof(float)),
+            path(wanted));
+    bytes.push_back(std::as_bytes(wanted.values));
+  }
+  const std::vector<Digest> digests = sha256_each(bytes);
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const Wanted& wanted = ranges[i];
+    const Range range = wanted.entry.range(wanted.number);
+    if (digests[i] != wanted.entry.ranges[wanted.number])
+      damaged_checkpoint(
+          path(wanted),
+          fmt::format("elements {} to {} of {} are not those that the manifest was written for",
+                      range.begin, range.end, wanted.entry.shape.name));
+  }
 }
 
 StateCounters load_checkpoint(const std::string& checkpoint, const std::vector<EntryShape>& entries,
@@ -141,18 +159,32 @@ StateCounters load_checkpoint(const std::string& checkpoint, const std::vector<E
         checkpoint + "/" + kManifestFile,
         fmt::format("the state's hash is {}, it says {}", hash, manifest.state_sha256));
 
+  // Ranges that a piece has whole are read to their place, two at a time, since two are hashed side
+  // by side; of others a part is copied there.
+  std::vector<CheckpointReader::Wanted> pair;
+  const auto read_pair = [&] {
+    reader.read(pair);
+    pair.clear();
+  };
   for (const StatePiece& piece : pieces) {
     const SavedEntry& entry = *saved[piece.entry];
     for (int64_t at = piece.range.begin; at < piece.range.end;) {
       const auto number = static_cast<size_t>(at / kHashedRange);
       const Range range = entry.range(number);
-      const std::span<const float> values = reader.read(entry, number);
       const int64_t end = std::min(range.end, piece.range.end);
-      std::copy_n(values.begin() + (at - range.begin), end - at,
-                  piece.values.begin() + (at - piece.range.begin));
+      const std::span<float> place = piece.values.subspan(
+          static_cast<size_t>(at - piece.range.begin), static_cast<size_t>(end - at));
+      if (Range{at, end} == range) {
+        pair.push_back({entry, number, place});
+        if (pair.size() == 2) read_pair();
+      } else {
+        const std::span<const float> values = reader.read(entry, number);
+        std::copy_n(values.begin() + (at - range.begin), place.size(), place.begin());
+      }
       at = end;
     }
   }
+  read_pair();
   return manifest.counters;
 }
 

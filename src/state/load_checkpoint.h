@@ -34,6 +34,13 @@ class CheckpointReader {
   /// A hashed range of an entry, until the next call. Throws an Error that names the file and the
   /// elements where they are not those of the manifest.
   std::span<const float> read(const SavedEntry& entry, size_t number);
+  /// A hashed range of an entry, to be read into memory of its size.
+  struct Wanted {
+    const SavedEntry& entry;
+    size_t number;
+    std::span<float> values;
+  };
+  void read(std::span<const Wanted> ranges) const;
 
  private:
   std::string path_;
@@ -46,8 +53,8 @@ class CheckpointReader {
 /// Fills the entries (matched by name, slot and shape) and the counters. Throws an Error that names
 /// file and fault: missing, truncated, other hashes than the manifest's, a manifest of an unknown
 /// version; or at once every tensor that the job does not have, lacks or shapes otherwise. No value
-/// is written before all but the values has been checked; where some of them are damaged, those
-/// that were read before may have been.
+/// is written before all but the values has been checked. Values are read to their places and
+/// checked there: where some are damaged, nobody may use any.
 void load_checkpoint(const std::string& checkpoint, State& state);
 /// The same for a rank that holds pieces of the entries, in the order of `entries`: it reads and
 /// checks the hashed ranges of which it holds something. Returns the counters.

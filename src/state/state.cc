@@ -34,11 +34,11 @@ std::vector<EntryShape> shapes_of(const State& state) {
 }
 
 std::vector<Digest> range_digests(std::span<const float> values) {
-  std::vector<Digest> digests;
+  std::vector<std::span<const std::byte>> ranges;
   for (size_t begin = 0; begin < values.size(); begin += kHashedRange)
-    digests.push_back(sha256(std::as_bytes(
-        values.subspan(begin, std::min<size_t>(kHashedRange, values.size() - begin)))));
-  return digests;
+    ranges.push_back(std::as_bytes(
+        values.subspan(begin, std::min<size_t>(kHashedRange, values.size() - begin))));
+  return sha256_each(ranges);
 }
 
 StateHasher::StateHasher(size_t entries) { sha_.add(uint64_t{entries}); }

@@ -20,10 +20,19 @@ namespace tutti {
 
 namespace {
 
-/// Says that a writer has ended, however it does.
-struct Ended {
-  std::atomic<bool>& saving;
-  ~Ended() { saving = false; }
+/// Lowers a flag, however its scope is left.
+class Lowered {
+ public:
+  explicit Lowered(std::atomic<bool>& flag) : flag_(flag) {}
+  ~Lowered() {
+    flag_ = false;
+    flag_.notify_all();
+  }
+  Lowered(const Lowered&) = delete;
+  Lowered& operator=(const Lowered&) = delete;
+
+ private:
+  std::atomic<bool>& flag_;
 };
 
 }  // namespace
@@ -201,12 +210,18 @@ void Trainer::begin_save(SaveRequest request) {
     return written.set_value(together([&] { return write(request, {}); }));
   }
 
-  if (!out) run().collector().copy_share(copied_);
-  worker_.saving = true;
+  // The next step begins beside the copy, too. A device's Updates wait for it by themselves; on the
+  // host the vote does.
+  Saving& saving = worker_.saving;
+  saving.writing = true;
+  saving.copying = !out;
   const NoSignals while_it_starts;
-  saved_ = std::async(std::launch::async, [this, out, request = std::move(request)] {
-    const Ended ended{worker_.saving};
-    if (out) out();  // waits until the device has made its copy
+  saved_ = std::async(std::launch::async, [this, &saving, out, request = std::move(request)] {
+    const Lowered written(saving.writing);
+    {
+      const Lowered copied(saving.copying);
+      out ? out() : run().collector().copy_share(copied_);
+    }
     return write(request, copied_);
   });
 }

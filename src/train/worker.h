@@ -2,7 +2,6 @@
 // it trains. Runs of epochs (train/epoch_run.h) come and go over it.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "data/load/partition.h"
 #include "engine/device/rank_device.h"
 #include "engine/held_state.h"
+#include "engine/parts.h"
 #include "engine/updater.h"
 #include "grid/order.h"
 #include "launch/rank.h"
@@ -46,7 +46,7 @@ struct Worker {
   HeldState state;  ///< nothing in a spare
   Progress progress;
   uint64_t order_digest = 0;  ///< of what this worker trained on in epochs that have ended
-  std::atomic<bool> saving{false};  ///< its share of a checkpoint is being written beside the steps
+  Saving saving;
 
  private:
   bool measured_ = false;

