@@ -59,6 +59,30 @@ TEST_F(CheckpointCommands, InspectReadsAndChecksEverything) {
   EXPECT_TRUE(has(said(1, {"inspect", folder_ / "none"}), "no such run"));
 }
 
+TEST_F(CheckpointCommands, WhatIsSavedBesideTheStepsIsWhatIsSavedBetweenThem) {
+  // Large enough that steps go on while it is copied and written.
+  const Arguments job = Arguments{"train", "mlp-points", "--steps", "40"} +
+                        set({"model.hidden=[700, 700]", "train.checkpoint_every=1",
+                             "train.eval_every=0", "train.micro_batch_size=1"});
+  Command between(job + Arguments{"--out", folder_ / "between", "--set", "layout.save_beside=false"});
+  EXPECT_EQ(between.wait(), 0) << between.err();
+  EXPECT_TRUE(has(between.out(), "notice  steps wait while a checkpoint is written: layout."))
+      << between.out();
+  EXPECT_EQ(names_in(folder_ / "between/checkpoints").size(), 41u);
+  for (const Arguments& layout :
+       {Arguments{"--ranks", "1"}, Arguments{"--ranks", "2"},
+        Arguments{"--ranks", "3", "--set", "layout.zero=3"}}) {
+    const std::string beside = folder_ / fmt::format("beside {}", layout.back());
+    Command command(job + layout + Arguments{"--out", beside});
+    EXPECT_EQ(command.wait(), 0) << command.err();
+    EXPECT_EQ(command.hash(), between.hash());
+    const size_t saved = names_in(beside + "/checkpoints").size() - 1;
+    EXPECT_GT(saved, 2u);
+    EXPECT_EQ(said(0, {"diff", folder_ / "between", beside}),
+              fmt::format("equal at all {} steps that both have saved\n", saved));
+  }
+}
+
 TEST_F(CheckpointCommands, ARunKeepsAsManyAsItsJobSaysAndTellsWhatItGoesOnFrom) {
   const std::string run = train("run", {"--ranks", "2", "--set", "train.keep=2"});
   EXPECT_EQ(names_in(run + "/checkpoints"),
