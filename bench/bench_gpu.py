@@ -30,7 +30,8 @@ TAKEN = (f"{JOB}: device memory taken : PyTorch eager", 1)
 LOSS = (f"{JOB}: loss of {STEPS} steps : bfloat16 noise", 1)
 REPEATED = (f"{JOB}: repeated runs with one hash", 1)
 VERIFIED = ("gpt-kjv on the GPU: layouts with one hash", 1)
-ALL = [SPEED, COMPILED, IDLE, TENSORS, TAKEN, LOSS, REPEATED, VERIFIED]
+SAVED = (f"{JOB} that saves every 10 steps : without", 0.98)
+ALL = [SPEED, COMPILED, IDLE, TENSORS, TAKEN, LOSS, SAVED, REPEATED, VERIFIED]
 
 
 def has_gpu():
@@ -159,6 +160,19 @@ def idle(bench):
                     f"between {longest['before'][:40]} and {longest['after'][:40]}")
 
 
+def saved(bench):
+    """Blocks of one process. A checkpoint takes longer than ten steps do: the next one waits its turn."""
+    ours = bench.ours()
+    ours.ask(f"{BLOCK} {bench.folder}/saved")
+    mine, plain = [], []
+    for _ in range(bench.table.pairs):
+        mine.append(ours.ask(f"{5 * BLOCK} {bench.folder}/saved")["seconds"])
+        plain.append(ours.ask(5 * BLOCK)["seconds"])
+    ours.close()
+    scale = 1000 / (5 * BLOCK)
+    bench.table.row(SAVED[0], statistics.median(mine) * scale, statistics.median(plain) * scale, "ms", [b / a for a, b in zip(mine, plain)], SAVED[1])
+
+
 def repeated(bench):
     hashes = []
     for turn in range(2):
@@ -187,7 +201,7 @@ def run(table):
         for row in wanted:
             table.missing(*row, NO_GPU)
         return
-    parts = ((compared, [SPEED, COMPILED, TENSORS, TAKEN, LOSS]), (idle, [IDLE]), (repeated, [REPEATED]), (verified, [VERIFIED]))
+    parts = ((compared, [SPEED, COMPILED, TENSORS, TAKEN, LOSS]), (idle, [IDLE]), (saved, [SAVED]), (repeated, [REPEATED]), (verified, [VERIFIED]))
     with tempfile.TemporaryDirectory(prefix="tutti-gpu-") as folder:
         try:
             bench = Bench(table, folder)

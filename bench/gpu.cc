@@ -1,7 +1,7 @@
 // A resident trainer for ./tutti bench gpu. `tutti-bench-gpu train JOB [section.key=value]...`
 // reads lines
-//   STEPS       runs that many steps; answers {"seconds": of all of them, "losses": [...],
-//               "tokens": a step}
+//   STEPS [FOLDER]  runs that many steps, and with a folder saves there before the first and then
+//               every ten; answers {"seconds": of all steps, "losses": [...], "tokens": a step}
 //   memory      answers {"tensors": peak bytes that the run accounts for, "taken": bytes of the
 //               device that the process took since it first asked, with all that libraries keep for
 //               themselves}
@@ -24,6 +24,7 @@
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "app/train_command.h"
 #include "base/error.h"
@@ -34,6 +35,7 @@
 #include "launch/local.h"
 #include "model/make_model.h"
 #include "optim/schedule.h"
+#include "saving.h"
 #include "state/safetensors.h"
 #include "train/trainer.h"
 
@@ -78,7 +80,11 @@ class Server {
       } else if (line.starts_with("gaps ")) {
         answer = idle(std::stoi(line.substr(5)));
       } else {
-        answer = steps(std::stoi(line));
+        std::istringstream words(line);
+        int count = 0;
+        std::string folder;
+        words >> count >> folder;
+        answer = steps(count, folder);
       }
       fmt::print("{}\n", answer.dump());
       std::fflush(stdout);
@@ -86,14 +92,16 @@ class Server {
   }
 
  private:
-  json steps(int count) {
+  json steps(int count, const std::string& folder = "") {
     json answer;
+    SavingSteps saving(*trainer_, folder, 10);
     wait();
     const Time begin = context_.clock.now();
-    for (int n = 0; n < count; ++n) answer["losses"].push_back(trainer_->step().loss);
+    saving.take(count, [&](const StepReport& report) { answer["losses"].push_back(report.loss); });
     wait();
     answer["seconds"] = std::chrono::duration<double>(context_.clock.now() - begin).count();
     answer["tokens"] = tokens_;
+    saving.end();
     return answer;
   }
 

@@ -1,9 +1,9 @@
 // A resident trainer for interleaved benchmarks: `tutti-bench-train JOB [section.key=value]...`
 // starts the ranks, then reads lines
-//   STEPS [FOLDER]  runs that many steps, and with a folder writes a checkpoint beside them; answers
-//             {"seconds": [...], "loss": x, "pids": [...], "flops": per step, "stall": seconds that
-//             the rank that waited longest for its data waited, in all, "whole": seconds of all,
-//             checkpoint included}
+//   STEPS [FOLDER]  runs that many steps, and with a folder saves there before the first and then
+//             every ten; answers {"seconds": [...], "loss": x, "pids": [...], "flops": per step,
+//             "stall": seconds that the rank that waited longest for its data waited, in all,
+//             "whole": seconds from before the first save to the end of the last step}
 //   save FOLDER  writes a checkpoint while no step runs; answers {"stall": seconds until a step could
 //             begin, "copy": seconds of a memcpy of as many bytes, "seconds": of all, "path", "bytes"}
 //   load PATH  reads it back; answers {"seconds": x}
@@ -25,6 +25,7 @@
 #include "config/isa.h"
 #include "launch/local.h"
 #include "model/make_model.h"
+#include "saving.h"
 #include "state/load_checkpoint.h"
 #include "tensor/kernels.h"
 #include "tensor/rate.h"
@@ -98,24 +99,6 @@ nlohmann::json load(const Trainer& trainer, RankContext& context, const std::str
   return {{"seconds", longest(context, mine)}};
 }
 
-/// Whether a step has ended meanwhile is told by the steps themselves, as in a run.
-double steps(Trainer& trainer, RankContext& context, int count, const std::string& folder,
-             nlohmann::json& answer) {
-  return longest(context, seconds_of(context.clock, [&] {
-                   bool writing = !folder.empty();
-                   if (writing) trainer.begin_save({.folder = folder});
-                   for (int n = count; n > 0; --n) {
-                     const StepReport report = trainer.step();
-                     answer["seconds"].push_back(report.seconds);
-                     answer["loss"] = report.loss;
-                     if (!writing || report.saving) continue;
-                     writing = false;
-                     trainer.end_save();
-                   }
-                   if (writing) trainer.end_save();
-                 }));
-}
-
 void serve(const Job& job, RankContext& context) {
   Model model = make_model(job);
   Trainer trainer(job, model, context, "");
@@ -154,7 +137,14 @@ void serve(const Job& job, RankContext& context) {
       answer["pids"] = {::getpid()};
       for (int r = 1; r < context.size; ++r) answer["pids"].push_back(std::stoi(cards[r].bytes));
       const Duration stalled = trainer.loader_stall();
-      answer["whole"] = steps(trainer, context, std::stoi(word), folder, answer);
+      SavingSteps steps(trainer, folder, 10);
+      answer["whole"] = longest(context, seconds_of(context.clock, [&] {
+                                  steps.take(std::stoi(word), [&](const StepReport& report) {
+                                    answer["seconds"].push_back(report.seconds);
+                                    answer["loss"] = report.loss;
+                                  });
+                                }));
+      steps.end();
       answer["flops"] = flops;
       answer["stall"] = longest(
           context, std::chrono::duration<double>(trainer.loader_stall() - stalled).count());

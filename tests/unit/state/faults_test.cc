@@ -1,8 +1,11 @@
 // Real faults: a disk that fills, a process that is killed in the middle of a save.
 #include <sched.h>
 #include <signal.h>
+#include <fcntl.h>
 #include <sys/mount.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -118,6 +121,111 @@ TEST_F(CheckpointFaultTest, AKillInTheMiddleOfASaveLeavesTheCheckpointBeforeIt) 
     EXPECT_EQ(fs::canonical(folder + "/latest"), fs::canonical(latest));
     save_checkpoint(folder, OwnedState(step + 1, 1, 200).state, "");
     EXPECT_FALSE(fs::exists(folder + "/.writing"));
+  }
+}
+
+/// Whether a system call changes what is on the disk.
+bool writes(long call, unsigned long flags) {
+  switch (call) {
+    case SYS_open:
+    case SYS_openat:
+      return (flags & O_CREAT) != 0;
+    case SYS_write:
+    case SYS_pwrite64:
+    case SYS_fallocate:
+    case SYS_ftruncate:
+    case SYS_fsync:
+    case SYS_sync_file_range:
+    case SYS_mkdir:
+    case SYS_mkdirat:
+    case SYS_symlink:
+    case SYS_symlinkat:
+    case SYS_rename:
+    case SYS_renameat:
+    case SYS_renameat2:
+    case SYS_unlink:
+    case SYS_unlinkat:
+    case SYS_rmdir:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// Runs `body` in a process of its own and kills it when it is about to make its write number
+/// `last`, from 0. Returns the call that it was killed at; -1 if it came to its end.
+long killed_at(int last, const std::function<void()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+    raise(SIGSTOP);
+    body();
+    _exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSTOPPED(status));
+  ptrace(PTRACE_SETOPTIONS, child, nullptr, PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD);
+  for (int made = 0;;) {
+    EXPECT_EQ(ptrace(PTRACE_SYSCALL, child, nullptr, nullptr), 0);
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    if (!WIFSTOPPED(status)) break;
+    __ptrace_syscall_info info{};
+    ptrace(PTRACE_GET_SYSCALL_INFO, child, sizeof info, &info);
+    if (info.op != PTRACE_SYSCALL_INFO_ENTRY) continue;
+    const auto call = static_cast<long>(info.entry.nr);
+    if (!writes(call, info.entry.args[call == SYS_open ? 1 : 2]) || made++ < last) continue;
+    kill(child, SIGKILL);
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    return call;
+  }
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  return -1;
+}
+
+TEST_F(CheckpointFaultTest, AKillAtAnyWriteLeavesAWholeCheckpointAndNothingInTheWay) {
+  const auto state = [](int64_t step) { return OwnedState(step, static_cast<float>(step), 100); };
+  // A save that also removes the oldest of the two before it, and one that replaces its own step.
+  for (const int64_t saved : {3, 2}) {
+    std::set<long> calls;
+    for (int write = 0;; ++write) {
+      const std::string folder = fmt::format("{}/{} {}", folder_, saved, write);
+      SCOPED_TRACE(folder);
+      for (const int64_t step : {1, 2}) save_checkpoint(folder, state(step).state, "");
+      OwnedState next = state(saved);
+      next.state.entries[0].values[0] = 77;  // of step 2 the second time it is saved
+      const long call = killed_at(write, [&] {
+        try {
+          save_checkpoint(folder, next.state, "");
+          keep_last(folder, 2);
+        } catch (...) {
+          _exit(1);
+        }
+      });
+
+      // Everything that looks complete is, with the values of before or of after.
+      const auto all = complete_checkpoints(folder);
+      ASSERT_FALSE(all.empty());
+      for (const auto& [step, path] : all) {
+        OwnedState loaded(0, 0, 100);
+        EXPECT_EQ(load_fault(path, loaded.state), "no fault");
+        const std::string hash = state_hash(loaded.state);
+        EXPECT_TRUE(hash == state_hash(state(step).state) ||
+                    (step == saved && hash == state_hash(next.state)))
+            << path;
+      }
+      EXPECT_GE(all.rbegin()->first, 2);
+      EXPECT_TRUE(fs::exists(folder + "/latest/manifest.json"));
+
+      save_checkpoint(folder, state(4).state, "");
+      keep_last(folder, 1);
+      EXPECT_EQ(names_in(folder), (std::set<std::string>{"latest", "step-00000004"}));
+      if (call < 0) break;
+      calls.insert(call);
+    }
+    for (const long call : {SYS_pwrite64, SYS_fsync, SYS_renameat2, SYS_rename, SYS_symlink})
+      EXPECT_TRUE(calls.contains(call)) << "no kill at call " << call;
   }
 }
 
