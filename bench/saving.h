@@ -33,9 +33,9 @@ class SavingSteps {
 
  private:
   void begin() {
-    trainer_.begin_save(
-        {.folder = folder_,
-         .prune = [folder = folder_](const std::string& saved) { keep_only(folder, saved); }});
+    trainer_.begin_save({.folder = folder_, .prune = [folder = folder_](const std::string& saved) {
+                           keep_only(folder, saved);
+                         }});
     writing_ = true;
     due_ = false;
   }

@@ -146,8 +146,8 @@ void serve(const Job& job, RankContext& context) {
                                 }));
       steps.end();
       answer["flops"] = flops;
-      answer["stall"] = longest(
-          context, std::chrono::duration<double>(trainer.loader_stall() - stalled).count());
+      answer["stall"] =
+          longest(context, std::chrono::duration<double>(trainer.loader_stall() - stalled).count());
     }
     if (context.rank == 0) fmt::print("{}\n", answer.dump()), std::fflush(stdout);
   }

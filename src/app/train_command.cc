@@ -114,6 +114,9 @@ int train_command(const TrainArguments& given, const MakeModel& make_model,
   // Until the run begins there is nothing to save, so a signal simply ends the process.
   RunOptions options;
   std::optional<EndOnStop> nothing_begun(std::in_place);
+  if (given.newest_valid)
+    for (const std::string& damaged : set_aside_damaged(open_run(given.resume)))
+      show(stdout, fmt::format("notice  {}\n", damaged));
   const TrainArguments arguments = with_planned_layout(given, make_model);
   const Prepared prepared = prepare(arguments);
   refuse_bad_mesh(prepared.job, make_model, arguments.resume.empty());

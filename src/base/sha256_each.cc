@@ -49,23 +49,23 @@ __attribute__((target("sha,sse4.1"))) void hash_blocks(Stream* all, size_t block
     __m128i words[streams][4], abef[streams], cdgh[streams];
     for (int s = 0; s < streams; ++s) abef[s] = all[s].abef, cdgh[s] = all[s].cdgh;
 
-    // Four rounds at a time; from the fifth time on their words are made of the sixteen before.
+      // Four rounds at a time; from the fifth time on their words are made of the sixteen before.
 #pragma clang loop unroll(full)
     for (int i = 0; i < 16; ++i) {
 #pragma clang loop unroll(full)
       for (int s = 0; s < streams; ++s) {
         __m128i& word = words[s][i % 4];
         if (i < 4) {
-          word = _mm_shuffle_epi8(
-              _mm_loadu_si128(reinterpret_cast<const __m128i*>(all[s].at) + i), big_endian);
+          word = _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(all[s].at) + i),
+                                  big_endian);
         } else {
           const __m128i last = words[s][(i + 3) % 4];
           word = _mm_add_epi32(_mm_sha256msg1_epu32(word, words[s][(i + 1) % 4]),
                                _mm_alignr_epi8(last, words[s][(i + 2) % 4], 4));
           word = _mm_sha256msg2_epu32(word, last);
         }
-        const __m128i sum = _mm_add_epi32(
-            word, _mm_load_si128(reinterpret_cast<const __m128i*>(kRounds + 4 * i)));
+        const __m128i sum =
+            _mm_add_epi32(word, _mm_load_si128(reinterpret_cast<const __m128i*>(kRounds + 4 * i)));
         cdgh[s] = _mm_sha256rnds2_epu32(cdgh[s], abef[s], sum);
         abef[s] = _mm_sha256rnds2_epu32(abef[s], cdgh[s], _mm_shuffle_epi32(sum, 0x0e));
       }

@@ -49,14 +49,18 @@ struct ModelConfig {
   bool autograd;
 };
 
+/// An integer that says "auto" in a job file, until it is resolved.
+inline constexpr int64_t kAutomatic = -1;
+
 struct LossConfig {
   std::string kind;  // auto | a LossPart
   double label_smoothing;
   std::vector<double> class_weights;  // empty: all 1
   double delta;                       // where huber's line begins
-  std::string teacher;                // distill: run folder or checkpoint
-  double temperature, mix;            // distill: mix * soft + (1 - mix) * hard
-  double kl;                          // autoencoder: weight of the latent's divergence
+  std::string teacher;                // distill: run folder
+  int64_t teacher_step;     // of its checkpoint; kAutomatic: the latest, when a run begins
+  double temperature, mix;  // distill: mix * soft + (1 - mix) * hard
+  double kl;                // autoencoder: weight of the latent's divergence
 };
 
 struct DataConfig {
@@ -141,9 +145,6 @@ struct NumericsConfig {
   MatmulKind matmul;
 };
 
-/// An integer that says "auto" in a job file, until it is resolved.
-inline constexpr int64_t kAutomatic = -1;
-
 struct LayoutConfig : PlanKeys {
   PlanKind plan{};
   Workers workers{};
@@ -155,10 +156,10 @@ struct LayoutConfig : PlanKeys {
   std::string offload_folder;
   std::string isa;  // of all ranks, or "avx512,avx2": one for each (config/isa.h)
   int64_t ranks = 0, tensor = 0, pipeline = 0, port = 0, connections = 0;
-  int64_t shards = 0;     // ZeRO: over how many data ranks state is sliced; 0: all
-  double timeout = 0;     // seconds
+  int64_t shards = 0;        // ZeRO: over how many data ranks state is sliced; 0: all
+  double timeout = 0;        // seconds
   bool save_beside = false;  // checkpoints are written from a copy while steps go on
-  bool graph = false;     // cuda: a steady step is captured once and launched again
+  bool graph = false;        // cuda: a steady step is captured once and launched again
   bool prefetch = false;  // cuda: the next step's input travels to the device while this one runs
 };
 

@@ -269,7 +269,12 @@ void add_loss(std::vector<Key>& keys) {
   rows.add(&C::delta, "delta", 1.0,
            of<LossPart>(&LossPart::delta) + ": where the square ends and the line begins")
       .range(1e-6, 1e6);
-  rows.add(&C::teacher, "teacher", "", "distill: the run whose latest checkpoint teaches");
+  rows.add(&C::teacher, "teacher", "", "distill: the run whose checkpoint teaches");
+  rows.add_automatic(
+          &C::teacher_step, "teacher_step",
+          "distill: the step of the checkpoint that teaches; `auto`: the latest when the "
+          "run begins, which the run then keeps to")
+      .range(0, 1e12);
   rows.add(&C::temperature, "temperature", 2.0, "distill: softens both distributions")
       .range(1e-3, 1e3);
   rows.add(&C::mix, "mix", 0.5, "distill: weight of the teacher; the rest is cross-entropy")

@@ -23,7 +23,7 @@ struct Decision {
 /// The same on every rank.
 struct StepVerdict {
   double loss = 0, gradient_norm = 0;
-  bool finite = true;  ///< false: nothing of the step was written
+  bool finite = true;   ///< false: nothing of the step was written
   bool stop = false;    ///< a rank was asked to stop
   bool saving = false;  ///< a rank was writing its share of a checkpoint
 };

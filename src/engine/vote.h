@@ -19,7 +19,7 @@ struct Vote {
   ExactSum squares;
   ExactSum loss;      ///< of this rank's lanes, summed over valid targets
   ExactSum targets;   ///< valid targets of this rank's lanes, by weight where the loss weighs them
-  uint32_t stop = 0;    ///< this rank was asked to stop after the step
+  uint32_t stop = 0;  ///< this rank was asked to stop after the step
   uint32_t saving = 0;  ///< its share of a checkpoint is still being written
 
   void merge(const Vote& other) {

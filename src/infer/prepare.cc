@@ -33,8 +33,9 @@ at::Tensor answer_of(Trained& teacher, Tensors data) {
 
 /// The last segment, which is the loss, becomes one that also listens to the teacher.
 void add_teacher(const Job& job, Model& model, const MakeModel& make_model) {
-  auto teacher = std::make_shared<Trained>(job.loss.teacher, job.train.micro_batch_size,
-                                           host_numerics(job.numerics), make_model);
+  auto teacher =
+      std::make_shared<Trained>(job.loss.teacher, job.train.micro_batch_size,
+                                host_numerics(job.numerics), make_model, job.loss.teacher_step);
   const std::vector<Border>& reads = teacher->model().data;
   for (size_t i = 0; i < reads.size(); ++i) {
     if (i >= model.data.size() || reads[i].dims != model.data[i].dims ||

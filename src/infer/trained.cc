@@ -1,4 +1,4 @@
-// Loads a run's latest checkpoint into a model without dropout, augmentation or teacher, and runs
+// Loads a run's checkpoint into a model without dropout, augmentation or teacher, and runs
 // it forward.
 #include "infer/trained.h"
 
@@ -78,9 +78,11 @@ void start_from(Model& model, const std::string& given, const std::string& wante
 }
 
 Trained::Trained(const std::string& run, int64_t micro_batch_size, const NumericsConfig& numerics,
-                 const MakeModel& make_model)
+                 const MakeModel& make_model, int64_t step)
     : job_(plain_job(run, micro_batch_size, numerics)), model_(make_model(job_)) {
-  start_from(model_, run, "*");
+  start_from(model_,
+             step == kAutomatic ? run : checkpoint_of_step(RunFolder{run}.checkpoints(), step),
+             "*");
   shape_ = describe(model_);
   units_ = std::make_unique<Units>(model_, shape_, all_held(shape_), std::vector<std::string>{},
                                    job_.train.seed, std::vector<UnitMemory>{}, accounts_);

@@ -12,11 +12,11 @@ namespace tutti {
 
 class Trained {
  public:
-  /// The model of a run with the parameters of its latest checkpoint, for micro-batches of so many
-  /// samples. Augmentation is off and the loss is plain. `job` has the numerics to compute with.
+  /// The model of a run with the parameters of its checkpoint of a step (kAutomatic: the latest),
+  /// for micro-batches of so many samples. Augmentation is off and the loss is plain. `job` has the numerics to compute with.
   /// Throws Error naming the run: none, no checkpoint, parameters that do not fit.
   Trained(const std::string& run, int64_t micro_batch_size, const NumericsConfig& numerics,
-          const MakeModel& make_model);
+          const MakeModel& make_model, int64_t step = kAutomatic);
   Trained(const Trained&) = delete;
 
   /// The model's output for a micro-batch's data tensors; valid until the next call.

@@ -55,6 +55,13 @@ struct Hidden {
   const std::string writing, latest, removing;
 };
 
+void link_to(const std::string& name, const std::string& link) {
+  if (symlink(name.c_str(), link.c_str()) != 0) throw_errno("create", link);
+}
+void rename_onto(const std::string& from, const std::string& to) {
+  if (rename(from.c_str(), to.c_str()) != 0) throw_errno("rename onto", to);
+}
+
 /// Puts the folder `from` at `to`. A folder that was there ends up at `from`: the two are
 /// exchanged, so there is no moment without a checkpoint of that step.
 void show(const std::string& from, const std::string& to) {
@@ -157,8 +164,7 @@ std::string write_parts(const std::string& folder, const StateFiles& files,
       const StateFiles::Place& place = files.places[part.entry];
       auto file = open.find(place.file);
       if (file == open.end())
-        file =
-            open.try_emplace(place.file, folder + "/" + files.files[place.file].name, 0).first;
+        file = open.try_emplace(place.file, folder + "/" + files.files[place.file].name, 0).first;
       file->second.write(values[i], offset_of(place, part.range.begin));
     }
   }
@@ -247,17 +253,15 @@ std::string save_checkpoint(const SaveRequest& request, const CheckpointWriter& 
   // The rest that needs space: the manifest and the link, each of them synced.
   agree(writer.tell_all, [&] {
     if (writer.rank != 0) return "";
-    write_manifest(writing,
-                   manifest_of(files, writer.entries, joined_digests(writing, files, writer, told),
-                               request));
-    if (symlink(name.c_str(), hidden->latest.c_str()) != 0) throw_errno("create", hidden->latest);
+    write_manifest(writing, manifest_of(files, writer.entries,
+                                        joined_digests(writing, files, writer, told), request));
+    link_to(name, hidden->latest);
     sync_directory(folder);
 
     // The folder appears before the link to it, and both are synced in the end. A kill in between
     // leaves a link to the checkpoint before.
     show(writing, path);
-    if (rename(hidden->latest.c_str(), (folder + "/latest").c_str()) != 0)
-      throw_errno("rename onto", folder + "/latest");
+    rename_onto(hidden->latest, folder + "/latest");
     sync_directory(folder);
     if (request.prune) request.prune(path);
     return "";
@@ -282,7 +286,8 @@ std::string save_checkpoint(const std::string& folder, const State& state,
         .subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
   };
   const auto alone = [](const std::string& mine) { return std::vector<std::string>{mine}; };
-  return save_checkpoint({.folder = folder, .counters = state.counters, .job_toml = job_toml}, {entries, parts, values, 0, alone});
+  return save_checkpoint({.folder = folder, .counters = state.counters, .job_toml = job_toml},
+                         {entries, parts, values, 0, alone});
 }
 
 void keep_last(const std::string& folder, int64_t count) {
@@ -298,19 +303,41 @@ void keep_only(const std::string& folder, const std::string& kept) {
     if (path != kept) take_away(folder, path);
 }
 
-std::map<int64_t, std::string> complete_checkpoints(const std::string& folder) {
-  // The link is not asked: it may be missing where a folder was copied. A folder without a manifest
-  // is no checkpoint.
+std::map<int64_t, std::string> checkpoint_folders(const std::string& folder) {
   std::map<int64_t, std::string> all;
   std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    const int64_t step = step_of(it->path().filename().string());
-    if (step >= 0 && path_exists(it->path().string() + "/" + kManifestFile))
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    if (const int64_t step = step_of(it->path().filename().string()); step >= 0)
       all.emplace(step, it->path().string());
-  }
   if (error && error != std::errc::no_such_file_or_directory)
     throw Error(fmt::format("read {}: {}", folder, error.message()));
   return all;
+}
+
+std::map<int64_t, std::string> complete_checkpoints(const std::string& folder) {
+  // The link is not asked: it may be missing where a folder was copied. A folder without a manifest
+  // is no checkpoint.
+  auto all = checkpoint_folders(folder);
+  std::erase_if(all, [](const auto& checkpoint) {
+    return !path_exists(checkpoint.second + "/" + kManifestFile);
+  });
+  return all;
+}
+
+void link_latest(const std::string& folder, const std::string& checkpoint) {
+  const Hidden hidden(folder);
+  link_to(checkpoint.substr(checkpoint.rfind('/') + 1), hidden.latest);
+  rename_onto(hidden.latest, folder + "/latest");
+  sync_directory(folder);
+}
+
+std::string checkpoint_of_step(const std::string& folder, int64_t step) {
+  const auto all = complete_checkpoints(folder);
+  if (const auto found = all.find(step); found != all.end()) return found->second;
+  throw Error(fmt::format("{}: there is no checkpoint of step {}{}", folder, step,
+                          all.empty() ? ""
+                                      : fmt::format("; the last of {} is of step {}", all.size(),
+                                                    all.rbegin()->first)));
 }
 
 std::string latest_checkpoint(const std::string& folder) {

@@ -70,6 +70,12 @@ void keep_only(const std::string& folder, const std::string& kept);
 
 /// The complete checkpoints, by step: those that have a manifest.
 std::map<int64_t, std::string> complete_checkpoints(const std::string& folder);
+/// The folders of checkpoints, by step, complete or not.
+std::map<int64_t, std::string> checkpoint_folders(const std::string& folder);
+/// Lets `latest` lead to a checkpoint.
+void link_latest(const std::string& folder, const std::string& checkpoint);
+/// The path of the one of a step. Throws an Error that names those that there are.
+std::string checkpoint_of_step(const std::string& folder, int64_t step);
 /// The path of the one of the highest step; empty when there is none.
 std::string latest_checkpoint(const std::string& folder);
 

@@ -145,6 +145,17 @@ void CheckpointReader::read(std::span<const Wanted> ranges) const {
   }
 }
 
+std::string fault_of_checkpoint(const std::string& checkpoint) {
+  try {
+    CheckpointReader reader(checkpoint);
+    for (const SavedEntry& entry : reader.entries())
+      for (size_t r = 0; r < entry.ranges.size(); ++r) reader.read(entry, r);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 StateCounters load_checkpoint(const std::string& checkpoint, const std::vector<EntryShape>& entries,
                               std::span<const StatePiece> pieces) {
   CheckpointReader reader(checkpoint);

@@ -50,6 +50,9 @@ class CheckpointReader {
   std::vector<float> buffer_;
 };
 
+/// Reads and checks all of a checkpoint. What is wrong with it; empty where nothing is.
+std::string fault_of_checkpoint(const std::string& checkpoint);
+
 /// Fills the entries (matched by name, slot and shape) and the counters. Throws an Error that names
 /// file and fault: missing, truncated, other hashes than the manifest's, a manifest of an unknown
 /// version; or at once every tensor that the job does not have, lacks or shapes otherwise. No value

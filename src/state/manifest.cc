@@ -16,10 +16,15 @@ std::string file_of_slot(const std::string& slot) {
   return slot == kParameterSlot ? kParametersFile : slot + ".safetensors";
 }
 
+std::string way_around(const std::string& checkpoint) {
+  return fmt::format(
+      "remove the folder {}, or resume with --newest-valid, to go on from the checkpoint before it",
+      checkpoint);
+}
+
 void damaged_checkpoint(const std::string& file, const std::string& why) {
   throw Error(
-      fmt::format("{}: damaged: {}; remove the folder {} to go on from the checkpoint before it",
-                  file, why, file.substr(0, file.rfind('/'))));
+      fmt::format("{}: damaged: {}; {}", file, why, way_around(file.substr(0, file.rfind('/')))));
 }
 
 void write_manifest(const std::string& checkpoint, const Manifest& manifest) {

@@ -35,6 +35,8 @@ struct Manifest {
 
 /// An Error that names a file of a checkpoint, what is wrong with it, and how to go on without it.
 [[noreturn]] void damaged_checkpoint(const std::string& file, const std::string& why);
+/// "remove the folder ... to go on from the checkpoint before it"
+std::string way_around(const std::string& checkpoint);
 
 /// Writes and syncs CHECKPOINT/manifest.json.
 void write_manifest(const std::string& checkpoint, const Manifest& manifest);

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "state/checkpoint.h"
+#include "state/load_checkpoint.h"
 #include "state/manifest.h"
 
 namespace tutti {
@@ -134,25 +135,43 @@ Fd lock_run(const RunFolder& folder) {
 }
 
 std::string checkpoint_of(const RunFolder& folder) {
-  const std::string latest = latest_checkpoint(folder.checkpoints());
-  auto later = [&](const std::string& path) {  // names of higher steps are longer, or sort later
-    return path.size() != latest.size() ? path.size() > latest.size() : path > latest;
-  };
-
   // A later checkpoint that is damaged is told of, not passed over: steps would be lost unnoticed.
-  std::error_code error;
-  for (fs::directory_iterator it(folder.checkpoints(), error), end; !error && it != end;
-       it.increment(error)) {
-    const std::string path = it->path().string();
-    if (it->path().filename().string().starts_with("step-") && later(path) &&
-        !path_exists(path + "/" + kManifestFile))
-      throw Error(fmt::format(
-          "{}: damaged: it has no {}; remove the folder to go on from the checkpoint before it",
-          path, kManifestFile));
+  const auto all = checkpoint_folders(folder.checkpoints());
+  if (all.empty()) throw Error(fmt::format("{}: it has no checkpoint to go on from", folder.path));
+  const std::string& last = all.rbegin()->second;
+  if (!path_exists(last + "/" + kManifestFile))
+    throw Error(
+        fmt::format("{}: damaged: it has no {}; {}", last, kManifestFile, way_around(last)));
+  return last;
+}
+
+std::vector<std::string> set_aside_damaged(const RunFolder& folder) {
+  const Fd lock = lock_run(folder);
+  const auto all = checkpoint_folders(folder.checkpoints());
+  std::vector<std::pair<std::string, std::string>> damaged;  // and why
+  auto newest = all.rbegin();
+  for (; newest != all.rend(); ++newest) {
+    const std::string fault = fault_of_checkpoint(newest->second);
+    if (fault.empty()) break;
+    damaged.emplace_back(newest->second,
+                         fault.substr(0, fault.find("; " + way_around(newest->second))));
   }
-  if (latest.empty())
-    throw Error(fmt::format("{}: it has no checkpoint to go on from", folder.path));
-  return latest;
+  if (newest == all.rend())
+    throw Error(fmt::format("{}: none of its {} checkpoints is whole{}", folder.path, all.size(),
+                            damaged.empty() ? "" : "; " + damaged.front().second));
+
+  std::vector<std::string> notices;
+  for (const auto& [path, why] : damaged) {
+    const size_t name = path.rfind('/') + 1;
+    const std::string aside = path.substr(0, name) + "damaged-" + path.substr(name);
+    std::error_code error;
+    fs::remove_all(aside, error);  // of the same step, set aside before
+    fs::rename(path, aside, error);
+    if (error) throw Error(fmt::format("cannot rename {}: {}", path, error.message()));
+    notices.push_back(fmt::format("{}; it is now {}", why, aside));
+  }
+  if (!damaged.empty()) link_latest(folder.checkpoints(), newest->second);
+  return notices;
 }
 
 void cut_metrics(const RunFolder& folder, int64_t step) {

@@ -47,6 +47,10 @@ Fd lock_run(const RunFolder& folder);
 /// The checkpoint of the highest step. Error when there is none, or when its manifest is missing:
 /// an older one is never taken in its place.
 std::string checkpoint_of(const RunFolder& folder);
+/// For who asks for it: reads checkpoints from the newest back to one that is whole, and renames
+/// those that are not to damaged-step-...; what is wrong with each. Error when none is whole, or
+/// another process trains in the folder: then nothing is changed.
+std::vector<std::string> set_aside_damaged(const RunFolder& folder);
 /// Keeps the metrics of the first `step` steps (a run that goes on from a checkpoint repeats the
 /// later ones).
 void cut_metrics(const RunFolder& folder, int64_t step);

@@ -174,7 +174,8 @@ TEST_F(GpuCommit, SumsVotesAndDecidesClipFactors) {
 TEST_F(GpuCommit, FindsWhatIsNotFinite) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity(),
                    kNan = std::numeric_limits<double>::quiet_NaN();
-  const std::vector<double> fine = {1, 2, 3, 4, 5, 6, 0, 0};  // 4 chunks, a loss, a count, stop, saving
+  const std::vector<double> fine = {1, 2, 3, 4,
+                                    5, 6, 0, 0};  // 4 chunks, a loss, a count, stop, saving
   EXPECT_EQ(run({1, 3}, 1, fine, {}).outcome.finite, 1);
   EXPECT_EQ(run({1, 3}, 1, fine, {}).outcome.stop, 0);
   EXPECT_EQ(run({1, 3}, 1, fine, {}).outcome.saving, 0);

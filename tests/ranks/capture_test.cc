@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "engine/device/device_backend.h"
 #include "support/capturing_device.h"
-#include "support/device_jobs.h"
 #include "support/command.h"
+#include "support/device_jobs.h"
 #include "support/device_ranks.h"
 
 namespace tutti {

@@ -11,12 +11,12 @@ using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
 class CheckpointCommands : public testing::Test {
  protected:
-  /// Trains a small job that saves at steps 2, 4 and 6: its steps are so short that they must wait.
-  std::string train(const std::string& name, const Arguments& more) {
+  /// Trains a small job that saves at steps 2, 4 and 6. They are so short that they must wait.
+  std::string train(const std::string& name, const Arguments& more, int steps = 6) {
     const std::string run = folder_ / name;
-    Command command(Arguments{"train", "mlp-points", "--steps", "6", "--out", run} +
-                    set({"train.checkpoint_every=2", "layout.save_beside=false",
-                         "model.norm=batch"}) + more);
+    Command command(
+        Arguments{"train", "mlp-points", "--steps", std::to_string(steps), "--out", run} +
+        set({"train.checkpoint_every=2", "layout.save_beside=false", "model.norm=batch"}) + more);
     EXPECT_EQ(command.wait(), 0) << command.err();
     hash_ = command.hash();
     return run;
@@ -64,14 +64,14 @@ TEST_F(CheckpointCommands, WhatIsSavedBesideTheStepsIsWhatIsSavedBetweenThem) {
   const Arguments job = Arguments{"train", "mlp-points", "--steps", "40"} +
                         set({"model.hidden=[700, 700]", "train.checkpoint_every=1",
                              "train.eval_every=0", "train.micro_batch_size=1"});
-  Command between(job + Arguments{"--out", folder_ / "between", "--set", "layout.save_beside=false"});
+  Command between(job +
+                  Arguments{"--out", folder_ / "between", "--set", "layout.save_beside=false"});
   EXPECT_EQ(between.wait(), 0) << between.err();
   EXPECT_TRUE(has(between.out(), "notice  steps wait while a checkpoint is written: layout."))
       << between.out();
   EXPECT_EQ(names_in(folder_ / "between/checkpoints").size(), 41u);
-  for (const Arguments& layout :
-       {Arguments{"--ranks", "1"}, Arguments{"--ranks", "2"},
-        Arguments{"--ranks", "3", "--set", "layout.zero=3"}}) {
+  for (const Arguments& layout : {Arguments{"--ranks", "1"}, Arguments{"--ranks", "2"},
+                                  Arguments{"--ranks", "3", "--set", "layout.zero=3"}}) {
     const std::string beside = folder_ / fmt::format("beside {}", layout.back());
     Command command(job + layout + Arguments{"--out", beside});
     EXPECT_EQ(command.wait(), 0) << command.err();
@@ -91,6 +91,30 @@ TEST_F(CheckpointCommands, ARunKeepsAsManyAsItsJobSaysAndTellsWhatItGoesOnFrom) 
   EXPECT_TRUE(has(text, "notice  goes on from step 6, the last of 2 checkpoints\n")) << text;
   EXPECT_EQ(names_in(run + "/checkpoints"),
             (std::vector<std::string>{"latest", "step-00000006", "step-00000008"}));
+}
+
+TEST_F(CheckpointCommands, TheNewestThatIsWholeIsTakenWhenItIsAskedFor) {
+  const std::string run = train("run", {"--ranks", "2"}), checkpoints = run + "/checkpoints/";
+  flip(checkpoints + "step-00000006/v.safetensors");
+  const Arguments resume = {"train", "--resume", run, "--steps", "8"};
+  EXPECT_TRUE(has(said(1, resume), "v.safetensors: damaged: elements 0 to "));
+  EXPECT_TRUE(has(said(1, resume), "step-00000006, or resume with --newest-valid, to go on"));
+  std::filesystem::remove(checkpoints + "step-00000006/manifest.json");
+  EXPECT_TRUE(has(said(1, resume), "step-00000006: damaged: it has no manifest.json"));
+
+  const std::string text = said(0, resume + Arguments{"--newest-valid"});
+  EXPECT_TRUE(has(text, "it is now " + checkpoints + "damaged-step-00000006\n")) << text;
+  EXPECT_TRUE(has(text, "notice  goes on from step 4, the last of 2 checkpoints\n")) << text;
+  const std::string straight = train("straight", {"--ranks", "1"}, 8);
+  EXPECT_TRUE(has(text, "state sha256 " + hash_)) << text;
+  EXPECT_EQ(said(0, {"diff", run, straight}), "equal at all 4 steps that both have saved\n");
+
+  for (const int step : {2, 4, 6, 8})
+    flip(checkpoints + fmt::format("step-{:08}/parameters.safetensors", step));
+  EXPECT_TRUE(has(said(1, Arguments{"train", "--resume", run, "--newest-valid"}),
+                  run + ": none of its 4 checkpoints is whole; " + checkpoints + "step-00000008"));
+  EXPECT_EQ(names_in(run + "/checkpoints").size(), 6u);
+  EXPECT_TRUE(has(said(2, {"train", "mlp-points", "--newest-valid"}), "--resume"));
 }
 
 TEST_F(CheckpointCommands, DiffNamesTheFirstStepAndElementThatDiffer) {

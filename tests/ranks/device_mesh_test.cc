@@ -136,7 +136,8 @@ TEST(DeviceMeshState, GoesOnFromTheCheckpointOfAnotherLayout) {
         [&](DeviceRank& rank) {
           for (int i = 0; i < steps; ++i) rank.trainer.step();
           const std::string mine = rank.trainer.agreed_hash();
-          const std::string saved = saves ? rank.trainer.save({.folder = folder / "checkpoints"}) : "";
+          const std::string saved =
+              saves ? rank.trainer.save({.folder = folder / "checkpoints"}) : "";
           if (rank.first()) hash = mine, path = saved;
         },
         stream_library(), make_model, [] { return std::make_unique<StreamDevice>(); }));

@@ -100,7 +100,9 @@ class SkippedStep : public testing::Test {
           }
           mine.hash = rank.trainer.agreed_hash();
           mine.state.counters = counters_of(job, rank.trainer.progress());
-          const std::string saved = save_in.empty() ? "" : rank.trainer.save({.folder = save_in, .job_toml = to_toml(job)});
+          const std::string saved =
+              save_in.empty() ? ""
+                              : rank.trainer.save({.folder = save_in, .job_toml = to_toml(job)});
           if (!rank.first()) return;
           saved_ = saved;
           outcome = std::move(mine);

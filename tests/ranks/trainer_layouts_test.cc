@@ -289,11 +289,17 @@ INSTANTIATE_TEST_SUITE_P(Of, TrainerBits, testing::ValuesIn(cases()),
 class Trainers : public testing::Test {
  protected:
   /// A run of a job over the test's images.
-  std::string train(const std::string& name, const char* job, const Arguments& settings) {
+  std::string train(const std::string& name, const char* job, const Arguments& settings,
+                    const Arguments& more = {}) {
     const std::string run = folder_ / name;
     Command command(
         Arguments{"train", folder_.write(name + ".toml", job + std::string(kTrain)), "--out", run} +
-        set(images_) + set(settings));
+        set(images_) + set(settings) + more);
+    EXPECT_EQ(command.wait(), 0) << command.err();
+    return command.hash();
+  }
+  std::string resume(const std::string& name, const Arguments& more) {
+    Command command(Arguments{"train", "--resume", folder_ / name} + more);
     EXPECT_EQ(command.wait(), 0) << command.err();
     return command.hash();
   }
@@ -305,7 +311,7 @@ class Trainers : public testing::Test {
 };
 
 TEST_F(Trainers, DistillFromATeacherToOneState) {
-  train("teacher", kImages, {"model.hidden=[20, 20]", "train.steps=4"});
+  train("teacher", kImages, {"model.hidden=[20, 20]", "train.steps=8"}, {"--steps", "4"});
   const Arguments taught = {"loss.kind=distill", "loss.teacher=" + (folder_ / "teacher"),
                             "loss.mix=0.7"};
   const std::string expected = train("one", kImages, taught + Arguments{"layout.ranks=1"});
@@ -313,6 +319,21 @@ TEST_F(Trainers, DistillFromATeacherToOneState) {
   EXPECT_EQ(train("three", kImages, taught + Arguments{"layout.ranks=3", "layout.workers=thread"}),
             expected);
   EXPECT_NE(train("alone", kImages, {"layout.ranks=2"}), expected);
+
+  // A student that goes on is taught by the checkpoint that it began with.
+  train("stopped", kImages, taught, {"--steps", "1"});
+  resume("teacher", {});
+  EXPECT_EQ(resume("stopped", {"--ranks", "2"}), expected);
+  EXPECT_NE(train("later", kImages, taught), expected);
+  EXPECT_EQ(train("as before", kImages, taught + Arguments{"loss.teacher_step=4"}), expected);
+  std::filesystem::remove_all(folder_ / "teacher/checkpoints/step-00000004");
+  Command none(Arguments{"train", folder_ / "one.toml"} + set(images_) + set(taught) +
+               set({"loss.teacher_step=4"}) + Arguments{"--out", folder_ / "none"});
+  EXPECT_EQ(none.wait(), 1);
+  EXPECT_TRUE(
+      none.says("teacher/checkpoints: there is no checkpoint of step 4; the last of 1 is of "
+                "step 8"))
+      << none.err();
 }
 
 TEST_F(Trainers, LowerTheRateOnAPlateauAndStopEarly) {

@@ -14,7 +14,8 @@ struct TrainArguments {
   int64_t ranks = 0, steps = -1;  ///< 0, -1: not given
   std::vector<std::string> set;   ///< section.key=value
   std::string out, resume;
-  std::string build;  ///< of this program
+  std::string build;          ///< of this program
+  bool newest_valid = false;  ///< resumed from the newest checkpoint that is whole
 };
 
 struct PlanArguments {

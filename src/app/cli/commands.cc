@@ -221,6 +221,11 @@ void add_train_options(CLI::App& app, TrainArguments& arguments, bool resumable)
                    "go on with this run; only [layout] keys, device and precision may be set "
                    "with it")
         ->check(kNotEmpty);
+  if (resumable)
+    app.add_flag("--newest-valid", arguments.newest_valid,
+                 "with --resume: go on from the newest checkpoint that is whole, and set those "
+                 "after it aside")
+        ->needs("--resume");
 }
 
 CommandLine::CommandLine(int argc, char** argv, const std::function<std::string()>& version)

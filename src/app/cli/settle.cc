@@ -7,8 +7,10 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "config/job_parts.h"
 #include "device/library.h"
 #include "model/rules/rules.h"
+#include "state/checkpoint.h"
 #include "state/manifest.h"
 #include "train/run_folder.h"
 
@@ -57,6 +59,15 @@ Job resumed_job(const TrainArguments& arguments, std::vector<Setting> settings) 
   return job;
 }
 
+/// A run keeps to the checkpoint that taught it first, though the teacher may train on.
+void settle_teacher(Job& job) {
+  if (!loss_part(job).taught || job.loss.teacher_step != kAutomatic) return;
+  const auto all = complete_checkpoints(RunFolder{job.loss.teacher}.checkpoints());
+  if (all.empty()) return;  // whoever loads it says so
+  job.loss.teacher_step = all.rbegin()->first;
+  job.origin["loss.teacher_step"] = {Origin::Kind::kResolved};
+}
+
 }  // namespace
 
 std::vector<Setting> parse_settings(const std::vector<std::string>& texts, int64_t ranks) {
@@ -92,6 +103,7 @@ Prepared settle(const TrainArguments& arguments, bool elsewhere) {
     prepared.machine.gpus.push_back({.name = "GPU"});
   if (!arguments.resume.empty()) forget_idle_keys(job, prepared.machine);
   resolve(job, prepared.machine, model_rules());
+  settle_teacher(job);
   if (!arguments.resume.empty())
     prepared.changes = device_differences(trained_job(open_run(arguments.resume)), job);
   return prepared;

@@ -20,8 +20,8 @@ namespace tutti {
 class HostCommit {
  public:
   /// All arguments must outlive it.
-  HostCommit(const TrainConfig& train, RankContext& context, Channel& channel,
-             const Saving& saving, size_t units);
+  HostCommit(const TrainConfig& train, RankContext& context, Channel& channel, const Saving& saving,
+             size_t units);
 
   /// Runs a step, in which vote() is called once, and says what it came to.
   StepVerdict run(const StepRequest& request, const std::function<void()>& step);

@@ -66,8 +66,8 @@ constexpr bool apart_and_ascending(std::initializer_list<Operations> all) {
 }
 static_assert(apart_and_ascending({kOwnIds, kVoteId, kReduceIds, kDataChannel, kMainChannel,
                                    kLoaderChannel, kRollCall, kForwardRollCall, kOutputMessages,
-                                   kHandover, kSaverChannel, kGradientGatherIds, kRefreshIds, kGatherIds,
-                                   kExchangeIds, kSendIds}),
+                                   kHandover, kSaverChannel, kGradientGatherIds, kRefreshIds,
+                                   kGatherIds, kExchangeIds, kSendIds}),
               "two kinds of messages share an operation");
 
 }  // namespace detail

@@ -1,7 +1,7 @@
 // Real faults: a disk that fills, a process that is killed in the middle of a save.
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
-#include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
