@@ -1,6 +1,10 @@
 // The code paths of the CPU's kernels, asked line by line. Every answer is a line of JSON.
 //   peak PATH                        GFLOP/s of fused multiply-adds in registers
 //   matmul PATH own|mkl ROWS IN OUT  GFLOP/s of a linear layer's three products
+//   attention PATH BATCH LENGTH HEADS DIM  seconds of a causal attention, and GFLOP/s of the products
+//                                    that its triangle needs: {"forward", "backward", "forward_gflops",
+//                                    "backward_gflops"}
+//   gelu PATH ROWS COLUMNS           seconds of an exact GELU, forward
 //   trials VALUES                    compares so many values of every kind of kernel on all paths
 // Rates are those of all cores at work, by the core. PATH is a value of layout.isa.
 #include <fmt/format.h>
@@ -84,6 +88,57 @@ double matmul(CodePath path, MatmulKind kind, int64_t rows, int64_t in, int64_t 
   return flop * repeats / seconds / 1e9;
 }
 
+std::string attention(CodePath path, const AttentionShape& shape) {
+  const auto& by = kernels(path, MatmulKind::kOwn);
+  struct Arrays {
+    std::vector<float> qkv, out, lse, dout, dqkv, dbias, work;
+  };
+  const auto draw = [](int64_t n) {
+    std::vector<float> values(static_cast<size_t>(n));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i % 10007));
+    return values;
+  };
+  const auto make = [&] {
+    const int64_t rows = shape.batch * shape.length, width = shape.heads * shape.dim;
+    return std::make_shared<Arrays>(Arrays{draw(rows * shape.columns()), draw(rows * width),
+                                           draw(shape.batch * shape.heads * shape.length),
+                                           draw(rows * width), draw(rows * shape.columns()),
+                                           draw(shape.columns()), draw(by.attention_work(shape))});
+  };
+  const double forward = seconds_on_all_cores([&] {
+    return [&, a = make()] {
+      by.attention(a->qkv.data(), nullptr, a->out.data(), a->lse.data(), a->work.data(), shape);
+    };
+  });
+  const double backward = seconds_on_all_cores([&] {
+    const auto a = make();
+    by.attention(a->qkv.data(), nullptr, a->out.data(), a->lse.data(), a->work.data(), shape);
+    return [&, a] {
+      by.attention_backward(a->dout.data(), a->qkv.data(), a->out.data(), a->lse.data(),
+                            a->dqkv.data(), a->dbias.data(), a->work.data(), shape);
+    };
+  });
+  const double product = static_cast<double>(shape.batch * shape.heads * shape.dim) *
+                         static_cast<double>(shape.length * (shape.length + 1));
+  return fmt::format(
+      R"({{"forward": {}, "backward": {}, "forward_gflops": {}, "backward_gflops": {}}})", forward,
+      backward, 2 * product / forward / 1e9, 5 * product / backward / 1e9);
+}
+
+std::string gelu(CodePath path, int64_t rows, int64_t columns) {
+  const auto& by = kernels(path, MatmulKind::kOwn);
+  const double seconds = seconds_on_all_cores([&] {
+    const auto size = static_cast<size_t>(rows * columns);
+    const auto h = std::make_shared<std::vector<float>>(size),
+               g = std::make_shared<std::vector<float>>(size);
+    // The time does not depend on the values, which the derivatives replace.
+    return [&, h, g] {
+      by.bias_activation(h->data(), nullptr, g->data(), rows, columns, Activation::kGelu);
+    };
+  });
+  return fmt::format(R"({{"seconds": {}}})", seconds);
+}
+
 std::string trials(int64_t values) {
   prepare_compute_thread(1);
   int64_t all = 0;
@@ -116,6 +171,17 @@ std::string answer(const std::string& line) {
   words >> isa;
   const CodePath path = path_of(value_named<Isa>(isa).value());
   if (what == "peak") return fmt::format(R"({{"gflops": {}}})", peak(path));
+  if (what == "attention") {
+    AttentionShape shape{};
+    words >> shape.batch >> shape.length >> shape.heads >> shape.dim;
+    shape.kv_heads = shape.heads;
+    return attention(path, shape);
+  }
+  if (what == "gelu") {
+    int64_t rows = 0, columns = 0;
+    words >> rows >> columns;
+    return gelu(path, rows, columns);
+  }
   int64_t rows = 0, in = 0, out = 0;
   words >> kind >> rows >> in >> out;
   return fmt::format(R"({{"gflops": {}}})",

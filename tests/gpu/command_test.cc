@@ -191,20 +191,22 @@ TEST_F(GpuCommand, ARunThatStoppedEqualsOneThatNeverDid) {
   EXPECT_NE(train("run", kGpt + kCuda + Arguments{"--steps", "4"}), straight);
   const std::string said = well(resume("run", 8));
   EXPECT_EQ(hash_, straight);
-  EXPECT_EQ(said.find("\nnotice  "), std::string::npos) << said;
+  EXPECT_NE(said.find("\nnotice  goes on from step 4, "), std::string::npos) << said;
+  EXPECT_EQ(said.find("\nnotice  numerics"), std::string::npos) << said;
   EXPECT_EQ(metric_of(folder_ / "run", "step", "loss"),
             metric_of(folder_ / "straight", "step", "loss"));
 }
 
-TEST_F(GpuCommand, CheckpointsOfEveryStepLieBesideEachOther) {
+TEST_F(GpuCommand, CheckpointsLieBesideEachOtherAndOneThatIsDueWaitsItsTurn) {
   const std::string straight = train("straight", Arguments{mlp_, "--steps", "7"} + kCuda);
   train("run", Arguments{mlp_, "--steps", "5"} + kCuda + set({"train.checkpoint_every=1"}));
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder_ / "run/checkpoints"))
     if (entry.is_directory() && !entry.is_symlink()) names.push_back(entry.path().filename());
   std::sort(names.begin(), names.end());
-  EXPECT_EQ(names, (std::vector<std::string>{"step-00000001", "step-00000002", "step-00000003",
-                                             "step-00000004", "step-00000005"}));
+  ASSERT_GE(names.size(), 2U);
+  EXPECT_EQ(names.front(), "step-00000001");
+  EXPECT_EQ(names.back(), "step-00000005");
   EXPECT_EQ(half_written(folder_ / "run"), std::vector<std::string>{});
   well(resume("run", 7));
   EXPECT_EQ(hash_, straight);

@@ -5,8 +5,9 @@
 //   S = P * (dP - delta)       delta = the row sums of dout * out
 //   dq = S k / sqrt D, dk = S' q / sqrt D, dv = P' dout
 // dk and dv of a group of heads are added in the order of the heads. Queries go in blocks of kBlock
-// rows: first P, S and dq of the block by tiles of 6 queries, then its share of dk and dv by tiles
-// of 6 keys, which load and store their running sums once per block.
+// rows: first P and S of the block, panel of keys by panel, then dq, both by tiles of 6 queries; then
+// its share of dk and dv by tiles of 6 keys. Tiles load and store their running sums, which leaves
+// every sum one chain.
 #include <cmath>
 
 #include "tensor/cpu/kernel_tables.h"
@@ -18,22 +19,33 @@ namespace {
 
 /// A multiple of a tile's rows, so that a tile of keys meets its own queries in one block.
 constexpr int64_t kBlock = 16 * kTileRows;
+/// Keys that dq is added up over at a time: a multiple of a panel.
+constexpr int64_t kKeys = 64;
+static_assert(kKeys % kPanel == 0);
 
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+/// Floats of a row of at least n, an odd number of cache lines: rows do not share sets of the cache.
+int64_t odd_lines(int64_t n) { return round_up(n, 32) + 16; }
 
 /// The scratch of one head, which fits the second-level cache at the usual sizes. Without memory
 /// (null) it only counts its floats.
 struct Scratch {
   int64_t length, dim, padded, cols;
+  int64_t row;                                      ///< of P and S
   float *keys_t, *values_t;                         // panels of the transposes
   float *queries, *keys, *douts, *dkeys, *dvalues;  // [length, padded]
-  float *p, *s;                                     // [kBlock, cols]
+  float* dqueries;                                  // [kBlock, padded]
+  float *p, *s;                                     // [kBlock, row]
   float* delta;                                     // [length]
   int64_t floats = 0;                               // of all of it
 
   Scratch(float* work, int64_t length_, int64_t dim_, int64_t vector = kWidth,
           int64_t panel = kPanel)
-      : length(length_), dim(dim_), padded(round_up(dim_, vector)), cols(round_up(length_, panel)) {
+      : length(length_),
+        dim(dim_),
+        padded(round_up(dim_, vector)),
+        cols(round_up(length_, panel)),
+        row(odd_lines(cols)) {
     // Arrays begin on cache lines if `work` does.
     const auto take = [&](int64_t n) {
       float* at = work == nullptr ? nullptr : work + floats;
@@ -48,67 +60,92 @@ struct Scratch {
     douts = take(length * padded);
     dkeys = take(length * padded);
     dvalues = take(length * padded);
-    p = take(kBlock * cols);
-    s = take(kBlock * cols);
+    dqueries = take(kBlock * padded);
+    p = take(kBlock * row);
+    s = take(kBlock * row);
     delta = take(length);
   }
 };
 
-/// Stores x as a vector of a row (added to what is there if `more`), and adds it to the
-/// bias gradient.
-inline void put(float* out, float* dbias, F x, int64_t column, int64_t dim, bool more = false) {
+/// Stores the vectors at `column` of `rows` rows that follow each other, each x(row) (added to what
+/// is there if `more`), and adds them to the bias gradient, row by row.
+template <class Rows>
+inline __attribute__((always_inline)) void put(float* out, int64_t stride, float* dbias, int rows,
+                                               int64_t column, int64_t dim, bool more, Rows&& x) {
+  const auto with = [&](auto&& get, auto&& put) __attribute__((always_inline)) {
+    F sum = dbias != nullptr ? get(dbias + column) : zero();
+    for (int r = 0; r < rows; ++r) {
+      float* at = out + r * stride + column;
+      F value = x(r);
+      sum = sum + value;
+      put(at, more ? get(at) + value : value);
+    }
+    if (dbias != nullptr) put(dbias + column, sum);
+  };
   const int64_t left = dim - column;
-  const M mask = first(left < kWidth ? left : kWidth);
-  store(out + column, more ? load(out + column, mask) + x : x, mask);
-  if (dbias != nullptr) store(dbias + column, load(dbias + column, mask) + x, mask);
+  if (left >= kWidth) {
+    with([](const float* at) { return load(at); }, [](float* at, F v) { store(at, v); });
+  } else {
+    const M mask = first(left);
+    with([&](const float* at) { return load(at, mask); },
+         [&](float* at, F v) { store(at, v, mask); });
+  }
 }
 
-/// Computes rows [i0, i0 + rows) of P and S, which are rows `at` and on of the scratch, and of dq.
+/// Rows [i, i + rows) of P over the panel of keys at j; they are rows `at` and on of the scratch.
 template <int rows>
-void query_tile(const Scratch& w, const float* lse, int64_t i0, int64_t at, float scale, float* dq,
+void probabilities(const Scratch& w, const float* lse, int64_t i, int64_t at, int64_t j) {
+  float* p = w.p + at * w.row;
+  with_vectors(panel_vectors(i + rows, j), [&](auto vectors) {
+    Tile<rows, vectors()> tile;
+    tile.multiply(w.queries + i * w.padded, w.padded, 1, w.keys_t + j * w.dim, kPanel, w.dim);
+    for (int r = 0; r < rows; ++r) {
+      // Keys after the query get zeros, since the tiles of keys read whole tiles of P and S.
+      const F l = set(lse[i + r]);
+      for (int n = 0; n < vectors(); ++n) {
+        const int64_t column = j + n * kWidth, seen = i + r + 1 - column;
+        F x = exp2(tile.c[r][n] - l);
+        if (seen < kWidth) x = select(first(seen < 0 ? 0 : seen), x, zero());
+        store(p + r * w.row + column, x);
+      }
+    }
+  });
+}
+
+/// The same of S, where P is there.
+template <int rows>
+void slopes(const Scratch& w, int64_t i, int64_t at, int64_t j) {
+  float *p = w.p + at * w.row, *s = w.s + at * w.row;
+  with_vectors(panel_vectors(i + rows, j), [&](auto vectors) {
+    Tile<rows, vectors()> tile;
+    tile.multiply(w.douts + i * w.padded, w.padded, 1, w.values_t + j * w.dim, kPanel, w.dim);
+    for (int r = 0; r < rows; ++r) {
+      const F d = set(w.delta[i + r]);
+      for (int n = 0; n < vectors(); ++n) {
+        const int64_t k = r * w.row + j + n * kWidth;
+        store(s + k, load(p + k) * (tile.c[r][n] - d));
+      }
+    }
+  });
+}
+
+/// What the keys [j, j + kKeys) add to rows [i, i + rows) of dq, which is complete with the last
+/// keys that they see.
+template <int rows>
+void query_tile(const Scratch& w, int64_t i, int64_t at, int64_t j, float scale, float* dq,
                 float* dbias, int64_t stride) {
-  const int64_t end = i0 + rows;
-  float *p = w.p + at * w.cols, *s = w.s + at * w.cols;
-  for (int64_t j = 0; j < end; j += kPanel) {
-    with_vectors(panel_vectors(end, j), [&](auto vectors) {
-      {
-        Tile<rows, vectors()> tile;
-        tile.multiply(w.queries + i0 * w.padded, w.padded, 1, w.keys_t + j * w.dim, kPanel, w.dim);
-        for (int r = 0; r < rows; ++r) {
-          // Keys after the query get zeros, since the tiles of keys read whole tiles of P and S.
-          const F l = set(lse[i0 + r]);
-          for (int n = 0; n < vectors(); ++n) {
-            const int64_t column = j + n * kWidth, seen = i0 + r + 1 - column;
-            F x = exp2(tile.c[r][n] - l);
-            if (seen < kWidth) x = select(first(seen < 0 ? 0 : seen), x, zero());
-            store(p + r * w.cols + column, x);
-          }
-        }
-      }
-
-      // dP of the same tile; P is still in the cache.
-      Tile<rows, vectors()> tile;
-      tile.multiply(w.douts + i0 * w.padded, w.padded, 1, w.values_t + j * w.dim, kPanel, w.dim);
-      for (int r = 0; r < rows; ++r) {
-        const F d = set(w.delta[i0 + r]);
-        for (int n = 0; n < vectors(); ++n) {
-          const int64_t k = r * w.cols + j + n * kWidth;
-          store(s + k, load(p + k) * (tile.c[r][n] - d));
-        }
-      }
-    });
-  }
-
-  // dq is complete here: all keys that these queries see are in S.
+  const int64_t end = i + rows, to = least(j + kKeys, end);
   for (int64_t c = 0; c < w.dim; c += kPanel) {
     with_vectors(panel_vectors(w.dim, c), [&](auto vectors) {
+      float* sums = w.dqueries + at * w.padded + c;
       Tile<rows, vectors()> tile;
-      tile.multiply(s, w.cols, 1, w.keys + c, w.padded, end);
-      for (int r = 0; r < rows; ++r) {
-        for (int n = 0; n < vectors(); ++n) {
-          put(dq + (i0 + r) * stride, dbias, tile.c[r][n] * set(scale), c + n * kWidth, w.dim);
-        }
-      }
+      if (j > 0) tile.load_from(sums, w.padded);
+      tile.multiply(w.s + at * w.row + j, w.row, 1, w.keys + j * w.padded + c, w.padded, to - j);
+      if (to < end) return tile.store_to(sums, w.padded);
+#pragma clang loop unroll(full)
+      for (int n = 0; n < vectors(); ++n)
+        put(dq + i * stride, stride, dbias, rows, c + n * kWidth, w.dim, false,
+            [&](int r) { return tile.c[r][n] * set(scale); });
     });
   }
 }
@@ -125,23 +162,10 @@ void key_tile(const Scratch& w, const float* x, const float* y, float* sums, int
   for (int64_t c = 0; c < w.dim; c += kPanel) {
     with_vectors(panel_vectors(w.dim, c), [&](auto vectors) {
       Tile<rows, vectors()> tile;
-      if (!fresh) {
-#pragma clang loop unroll(full)
-        for (int r = 0; r < rows; ++r) {
-#pragma clang loop unroll(full)
-          for (int n = 0; n < vectors(); ++n)
-            tile.c[r][n] = load(sums + (j0 + r) * w.padded + c + n * kWidth);
-        }
-      }
-
-      tile.multiply(x + (from - i0) * w.cols + j0, 1, w.cols, y + from * w.padded + c, w.padded,
+      if (!fresh) tile.load_from(sums + j0 * w.padded + c, w.padded);
+      tile.multiply(x + (from - i0) * w.row + j0, 1, w.row, y + from * w.padded + c, w.padded,
                     to - from);
-#pragma clang loop unroll(full)
-      for (int r = 0; r < rows; ++r) {
-#pragma clang loop unroll(full)
-        for (int n = 0; n < vectors(); ++n)
-          store(sums + (j0 + r) * w.padded + c + n * kWidth, tile.c[r][n]);
-      }
+      tile.store_to(sums + j0 * w.padded + c, w.padded);
     });
   }
 }
@@ -167,22 +191,33 @@ void head(const Scratch& w, const float* dout, const float* q, const float* out,
   pack_rows(dout, width, length, w.dim, w.padded, w.douts);
   row_products(dout, out, width, w);
 
+  // What a loop reads again and again stays in the first-level cache: a panel of keys or values, a
+  // few keys, the block's dout or queries.
   for (int64_t i0 = 0; i0 < length; i0 += kBlock) {
     const int64_t to = least(i0 + kBlock, length);
+    /// Calls f with the rows of each tile from the one on that sees key j.
+    const auto tiles = [&](int64_t j, auto&& f) __attribute__((always_inline)) {
+      for (int64_t i = j > i0 ? j / kTileRows * kTileRows : i0; i < to; i += kTileRows)
+        with_rows(to - i, [&](auto rows) { f(rows, i); });
+    };
+
     // P and S of the block, as far as the diagonal.
-    for (int64_t i = i0; i < to; i += kTileRows) {
-      with_rows(to - i, [&](auto rows) {
-        query_tile<rows()>(w, lse, i, i - i0, scale, dqkv, dbias, stride);
-      });
+    for (int64_t j = 0; j < to; j += kPanel) {
+      tiles(j, [&](auto rows, int64_t i) { probabilities<rows()>(w, lse, i, i - i0, j); });
+      tiles(j, [&](auto rows, int64_t i) { slopes<rows()>(w, i, i - i0, j); });
     }
+    for (int64_t j = 0; j < to; j += kKeys)
+      tiles(j, [&](auto rows, int64_t i) {
+        query_tile<rows()>(w, i, i - i0, j, scale, dqkv, dbias, stride);
+      });
 
     // The block's share of dk and dv of all keys that its queries see.
-    for (int64_t j = 0; j < to; j += kTileRows) {
-      with_rows(to - j, [&](auto rows) {
-        key_tile<rows()>(w, w.p, w.douts, w.dvalues, j, i0, to);
-        key_tile<rows()>(w, w.s, w.queries, w.dkeys, j, i0, to);
-      });
-    }
+    const auto keys = [&](const float* x, const float* y, float* sums) {
+      for (int64_t j = 0; j < to; j += kTileRows)
+        with_rows(to - j, [&](auto rows) { key_tile<rows()>(w, x, y, sums, j, i0, to); });
+    };
+    keys(w.p, w.douts, w.dvalues);
+    keys(w.s, w.queries, w.dkeys);
   }
 }
 
@@ -190,11 +225,16 @@ void head(const Scratch& w, const float* dout, const float* q, const float* out,
 void put_keys_and_values(const Scratch& w, float* dk, float* dv, float* dk_bias, float* dv_bias,
                          int64_t stride, bool more) {
   const F scale = set(1 / std::sqrt(static_cast<float>(w.dim)));
-  for (int64_t t = 0; t < w.length; ++t) {
+  // A few rows at a time, so that the sums of the bias stay in registers for as long.
+  constexpr int64_t kRows = 8;
+  for (int64_t t = 0; t < w.length; t += kRows) {
+    const auto rows = static_cast<int>(least(kRows, w.length - t));
     for (int64_t c = 0; c < w.dim; c += kWidth) {
       const int64_t from = t * w.padded + c;
-      put(dk + t * stride, dk_bias, load(w.dkeys + from) * scale, c, w.dim, more);
-      put(dv + t * stride, dv_bias, load(w.dvalues + from), c, w.dim, more);
+      put(dk + t * stride, stride, dk_bias, rows, c, w.dim, more,
+          [&](int r) { return load(w.dkeys + from + r * w.padded) * scale; });
+      put(dv + t * stride, stride, dv_bias, rows, c, w.dim, more,
+          [&](int r) { return load(w.dvalues + from + r * w.padded); });
     }
   }
 }
@@ -216,9 +256,11 @@ void attention_backward(const float* dout, const float* qkv, const float* out, c
       // A group's first head packs its keys and values for all of its heads.
       const bool more = h % shape.group() != 0;
       if (!more) {
-        pack_transposed(qkv + k, stride, length, dim, log2_scale, w.keys_t);
-        pack_transposed(qkv + v, stride, length, dim, 1, w.values_t);
+        // Rows that lie together are transposed faster than those of the whole array.
         pack_rows(qkv + k, stride, length, dim, w.padded, w.keys);
+        pack_rows(qkv + v, stride, length, dim, w.padded, w.dvalues);
+        pack_transposed(w.keys, w.padded, length, dim, log2_scale, w.keys_t);
+        pack_transposed(w.dvalues, w.padded, length, dim, 1, w.values_t);
       }
       head(w, dout + q, qkv + q, out + q, lse + h * length, dqkv + q, bias_at(q), width, stride);
       put_keys_and_values(w, dqkv + k, dqkv + v, bias_at(k), bias_at(v), stride, more);
@@ -229,12 +271,9 @@ void attention_backward(const float* dout, const float* qkv, const float* out, c
 }
 
 int64_t attention_work(const AttentionShape& shape) {
-  // One size serves both, though their layouts differ: `forward` is what the Scratch of
-  // attention.simd.cc takes and a tile's scores.
-  const Scratch backward(nullptr, shape.length, shape.dim, kWidestVector, kWidestPanel);
-  const int64_t forward =
-      backward.cols * shape.dim + shape.length * backward.padded + kTileRows * backward.cols;
-  return backward.floats > forward ? backward.floats : forward;
+  // Forward's Scratch, in attention.simd.cc, takes a part of this: fewer arrays, and one tile's
+  // scores.
+  return Scratch(nullptr, shape.length, shape.dim, kWidestVector, kWidestPanel).floats;
 }
 
 }  // namespace

@@ -32,6 +32,21 @@ struct Tile {
     }
   }
 
+  __attribute__((always_inline)) void load_from(const float* x, int64_t stride) {
+#pragma clang loop unroll(full)
+    for (int r = 0; r < rows; ++r) {
+#pragma clang loop unroll(full)
+      for (int v = 0; v < vectors; ++v) c[r][v] = load(x + r * stride + v * kWidth);
+    }
+  }
+  __attribute__((always_inline)) void store_to(float* x, int64_t stride) const {
+#pragma clang loop unroll(full)
+    for (int r = 0; r < rows; ++r) {
+#pragma clang loop unroll(full)
+      for (int v = 0; v < vectors; ++v) store(x + r * stride + v * kWidth, c[r][v]);
+    }
+  }
+
   /// c += a b over `depth`. Element (r, k) of a is at a[r * row_stride + k * step], row k of b is
   /// at b + k * ldb.
   __attribute__((always_inline)) void multiply(const float* a, int64_t row_stride, int64_t step,
