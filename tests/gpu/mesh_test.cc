@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "support/command.h"
+#include "support/layout_pairs.h"
 
 namespace tutti {
 namespace {
@@ -88,6 +89,19 @@ TEST_P(GpuMesh, EveryLayoutHasTheStateOfOneRank) {
   const std::string one = hash_of("ranks=1");
   ASSERT_EQ(one.size(), 64U);
   for (const std::string& layout : GetParam().layouts) EXPECT_EQ(hash_of(layout), one) << layout;
+}
+
+TEST(GpuMeshState, EveryLayoutGoesOnWithOthers) {
+  TempFolder folder;
+  const Arguments job = Arguments{folder.write("job.toml", kGpt)} +
+                        set({"numerics.device=cuda", "train.steps=4", "train.eval_every=0",
+                             "train.tensor_slices=2"});
+  EXPECT_GE(expect_every_layout_goes_on_with_others(
+                job,
+                {"ranks=1", "ranks=2", "ranks=2 zero=3", "ranks=2 pipeline=2",
+                 "ranks=2 tensor=2 recompute=full", "ranks=2 hosts=2 zero=1", "ranks=1 offload=all"},
+                Seconds(120)),
+            20);
 }
 
 const std::vector<Case> kCases = {

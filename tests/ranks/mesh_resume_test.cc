@@ -1,5 +1,6 @@
 // A checkpoint knows of no mesh: a run may go on sliced, in stages or whole, wherever the last one
 // stopped.
+#include "support/layout_pairs.h"
 #include "support/layout_runs.h"
 
 namespace tutti {
@@ -47,6 +48,17 @@ TEST_F(MeshResume, BetweenTensorRanksStagesAndSlicesEqualsNeverStopping) {
       "train.tensor_slices=4 model.tied=true numerics.order=micro",
       {"ranks=4 tensor=4", "ranks=4 tensor=2 pipeline=2 workers=thread",
        "ranks=4 zero=3 tensor=1 pipeline=1 fold=owner", "ranks=1 tensor=1", "ranks=2 tensor=2"});
+}
+
+TEST_F(MeshResume, EveryLayoutGoesOnWithOthers) {
+  const Arguments job = Arguments{folder_.write("job.toml", kSmallGpt)} +
+                        settings_of("train.tensor_slices=4 model.tied=false");
+  EXPECT_GE(expect_every_layout_goes_on_with_others(
+                job, {"ranks=1", "ranks=3", "ranks=4 zero=3 workers=thread", "ranks=2 pipeline=2",
+                      "ranks=4 tensor=2 pipeline=2 workers=thread", "ranks=2 zero=2 transport=tcp",
+                      "ranks=4 tensor=4", "ranks=4 hosts=2 zero=1 shards=2",
+                      "ranks=2 pipeline=2 schedule=zbv recompute=full"}),
+            20);
 }
 
 }  // namespace
