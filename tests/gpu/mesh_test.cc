@@ -93,15 +93,16 @@ TEST_P(GpuMesh, EveryLayoutHasTheStateOfOneRank) {
 
 TEST(GpuMeshState, EveryLayoutGoesOnWithOthers) {
   TempFolder folder;
-  const Arguments job = Arguments{folder.write("job.toml", kGpt)} +
-                        set({"numerics.device=cuda", "train.steps=4", "train.eval_every=0",
-                             "train.tensor_slices=2"});
-  EXPECT_GE(expect_every_layout_goes_on_with_others(
-                job,
-                {"ranks=1", "ranks=2", "ranks=2 zero=3", "ranks=2 pipeline=2",
-                 "ranks=2 tensor=2 recompute=full", "ranks=2 hosts=2 zero=1", "ranks=1 offload=all"},
-                Seconds(120)),
-            20);
+  const Arguments job =
+      Arguments{folder.write("job.toml", kGpt)} +
+      set({"numerics.device=cuda", "train.steps=4", "train.eval_every=0", "train.tensor_slices=2"});
+  EXPECT_GE(
+      expect_every_layout_goes_on_with_others(
+          job,
+          {"ranks=1", "ranks=2", "ranks=2 zero=3", "ranks=2 pipeline=2",
+           "ranks=2 tensor=2 recompute=full", "ranks=2 hosts=2 zero=1", "ranks=1 offload=all"},
+          Seconds(120)),
+      20);
 }
 
 const std::vector<Case> kCases = {

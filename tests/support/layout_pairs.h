@@ -15,9 +15,9 @@ namespace tutti::testing_support {
 /// layout before.
 inline Arguments whole_layout(const std::string& text) {
   std::map<std::string, std::string> keys = {
-      {"zero", "0"},          {"shards", "0"},  {"tensor", "1"},      {"pipeline", "1"},
-      {"schedule", "1f1b"},   {"hosts", "1"},   {"transport", "auto"}, {"workers", "process"},
-      {"recompute", "none"},  {"offload", "none"}};
+      {"zero", "0"},         {"shards", "0"},    {"tensor", "1"},       {"pipeline", "1"},
+      {"schedule", "1f1b"},  {"hosts", "1"},     {"transport", "auto"}, {"workers", "process"},
+      {"recompute", "none"}, {"offload", "none"}};
   std::istringstream words(text);
   for (std::string word; words >> word;)
     keys[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);
@@ -54,9 +54,9 @@ inline int expect_every_layout_goes_on_with_others(const Arguments& job,
     for (size_t next = 1; next <= 3; ++next) {
       const std::string& layout = layouts[(from + next) % layouts.size()];
       const std::string run = folder / fmt::format("pair {}", pairs++);
-      std::filesystem::copy(saved[from], run,
-                            std::filesystem::copy_options::recursive |
-                                std::filesystem::copy_options::copy_symlinks);
+      std::filesystem::copy(
+          saved[from], run,
+          std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
       EXPECT_EQ(trained(Arguments{"--resume", run} + whole_layout(layout)), expected)
           << layouts[from] << " -> " << layout;
     }
