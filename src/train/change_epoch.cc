@@ -109,7 +109,7 @@ void Trainer::enter(const Membership& next, const LayoutConfig& layout) {
   run_ = std::move(run);
   membership_ = next;
   finished_ = false;
-  if (copy_ != nullptr && run_ != nullptr) prepare_saves();
+  if (prepared_ && run_ != nullptr) prepare_saves();
 }
 
 /// Moves the values from where they are into the memory of the next epoch.

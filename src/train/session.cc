@@ -294,8 +294,8 @@ void Session::save_best() {
 
 void Session::begin_save(const std::string& folder,
                          std::function<void(const std::string& saved)> prune) {
-  const Time begin = context_.clock.now();
   if (writing_) end_save();
+  const Time begin = context_.clock.now();
   trainer_.begin_save({.folder = folder,
                        .job_toml = to_toml(job_),
                        .build = options_.build,
@@ -306,8 +306,10 @@ void Session::begin_save(const std::string& folder,
 
 /// Waits for the checkpoint that is being written, and tells of it.
 void Session::end_save() {
+  const Time begin = context_.clock.now();
   writing_ = false;
   const std::string path = trainer_.end_save();
+  saving_ += seconds_since(begin, context_.clock);
   reporter_->event({{"event", "saved"}, {"step", saved_step(path)}, {"path", path}});
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <system_error>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -164,6 +165,7 @@ std::string Trainer::save(SaveRequest request) {
 std::string Trainer::prepare_saves() {
   copy_.reset();
   copied_ = {};
+  prepared_ = true;
   const LayoutConfig& layout = run().job().layout;
   if (!layout.save_beside) return "layout.save_beside = false";
   if (on_device()) return "";  // it has a copy of its values in the host's memory anyway
@@ -216,14 +218,19 @@ void Trainer::begin_save(SaveRequest request) {
   saving.writing = true;
   saving.copying = !out;
   const NoSignals while_it_starts;
-  saved_ = std::async(std::launch::async, [this, &saving, out, request = std::move(request)] {
-    const Lowered written(saving.writing);
-    {
-      const Lowered copied(saving.copying);
-      out ? out() : run().collector().copy_share(copied_);
-    }
-    return write(request, copied_);
-  });
+  try {
+    saved_ = std::async(std::launch::async, [this, &saving, out, request = std::move(request)] {
+      const Lowered written(saving.writing);
+      {
+        const Lowered copied(saving.copying);
+        out ? out() : run().collector().copy_share(copied_);
+      }
+      return write(request, copied_);
+    });
+  } catch (const std::system_error& error) {
+    saving.writing = saving.copying = false;
+    throw Error(fmt::format("cannot start a thread for a checkpoint: {}", error.what()));
+  }
 }
 
 std::string Trainer::end_save() {

@@ -130,6 +130,7 @@ class Trainer {
   bool finished_ = false;          // ... and it was finished here: copies of others' values are old
   std::unique_ptr<Arena> copy_;    // of what this rank writes; null: steps wait for a checkpoint
   std::span<float> copied_;        // ... its values
+  bool prepared_ = false;          // room for it was asked for, by all workers or none
   std::future<std::string> saved_;  // the path of the checkpoint that was begun
 };
 

@@ -7,6 +7,8 @@
 #include "config/model_rules.h"
 #include "launch/local.h"
 #include "model/make_model.h"
+#include "state/checkpoint.h"
+#include "state/load_checkpoint.h"
 #include "support/cut_transport.h"
 #include "support/layout_runs.h"
 #include "support/work_for.h"
@@ -84,21 +86,30 @@ std::string run_of(const Job& job, const RankFunction& body) {
   return result.result;
 }
 
-std::string never_changed(const std::string& settings) {
+/// With a folder it saves every step there.
+std::string never_changed(const std::string& settings, const std::string& folder = "") {
   const Job job = job_of("ranks=1 " + settings);
   return run_of(job, [&](RankContext& context) {
     const Model model = make_model(job);
     Trainer trainer(job, model, context, "");
-    for (int s = 0; s < 8; ++s) trainer.step();
+    for (int s = 0; s < 8; ++s) {
+      trainer.step();
+      if (!folder.empty()) trainer.save({.folder = folder});
+    }
     hand_back(context, ending(trainer));
   });
 }
 
-std::string changed(const std::string& settings, const std::vector<Stretch>& stretches) {
+/// With a folder a checkpoint is begun there at the end of each stretch: the next one begins while
+/// it is being written.
+std::string changed(const std::string& settings, const std::vector<Stretch>& stretches,
+                    const std::string& folder = "") {
   const Job job = job_of("ranks=4 " + stretches[0].layout + " " + settings);
   return run_of(job, [&](RankContext& context) {
     const Model model = make_model(job);
     Trainer trainer(job, model, context, "");
+    bool saving = false;
+    if (!folder.empty()) trainer.prepare_saves();
     for (size_t s = 0; s < stretches.size(); ++s) {
       const Stretch& stretch = stretches[s];
       const Job placed =
@@ -106,8 +117,12 @@ std::string changed(const std::string& settings, const std::vector<Stretch>& str
       if (s > 0)
         trainer.enter(next_epoch(trainer.membership(), stretch.members, context.worker),
                       placed.layout);
+      if (saving) trainer.end_save();
       for (int n = 0; n < stretch.steps && trainer.membership().takes_part(); ++n) trainer.step();
+      saving = !folder.empty() && trainer.membership().takes_part();
+      if (saving) trainer.begin_save({.folder = folder});
     }
+    if (saving) trainer.end_save();
     const std::string end = ending(trainer);
     if (trainer.membership().rank == 0) hand_back(context, end);
   });
@@ -131,6 +146,25 @@ TEST_P(Epochs, ChangeMembersAndLayoutsBetweenStepsInTheSameProcesses) {
                                                {{0, 1, 2, 3}, "pipeline=2 schedule=1f1b", 2},
                                                {{0, 1, 2, 3}, "", 2}});
   EXPECT_EQ(end, never_changed(""));
+}
+
+TEST_P(Epochs, ACheckpointThatIsBeingWrittenIsCompleteWhenTheNextBegins) {
+  const TempFolder folder;
+  const std::string end = changed(GetParam(),
+                                  {{{0, 1, 2, 3}, "zero=1", 2},
+                                   {{0, 1, 2}, "", 2},
+                                   {{3, 1}, "zero=3", 2},
+                                   {{0, 1, 2, 3}, "pipeline=2 schedule=1f1b", 2}},
+                                  folder / "changed");
+  EXPECT_EQ(end, never_changed("", folder / "straight"));
+  const auto saved = complete_checkpoints(folder / "changed"),
+             straight = complete_checkpoints(folder / "straight");
+  ASSERT_EQ(saved.size(), 4U);
+  for (const auto& [step, path] : saved) {
+    EXPECT_EQ(step % 2, 0);
+    EXPECT_EQ(fault_of_checkpoint(path), "");
+    EXPECT_EQ(read_manifest(path).state_sha256, read_manifest(straight.at(step)).state_sha256);
+  }
 }
 
 TEST(Epochs, HandOverSlicesThatNobodyElseHas) {

@@ -296,8 +296,8 @@ TEST_F(DamagedCheckpoint, WithAnUnreadableManifestIsRefused) {
   std::filesystem::resize_file(manifest_, std::filesystem::file_size(manifest_) / 2);
   expect_refused(
       manifest_,
-      fmt::format("damaged: not JSON from byte {} on; remove the folder {} to go on from the "
-                  "checkpoint before it",
+      fmt::format("damaged: not JSON from byte {} on; remove the folder {}, or resume with "
+                  "--newest-valid, to go on from the checkpoint before it",
                   std::filesystem::file_size(manifest_) + 1, checkpoint_));
 }
 

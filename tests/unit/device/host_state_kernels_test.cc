@@ -178,7 +178,8 @@ TEST(HostStateKernels, TreatBuffersByTheirRoleAndLeaveTheFrozen) {
 TEST(HostStateKernels, CommitClipsByTheWholeNormOrByAUnits) {
   // Unit 0 has chunks of squares 9 and 16, unit 1 one of 144: norms 5, 12, 13, of gradients scaled
   // by 2 and summed over 4 targets.
-  std::vector<double> votes{9, 16, 144, /*losses*/ 1.5, 2.5, /*counts*/ 3, 1, /*stop*/ 1};
+  std::vector<double> votes{9, 16,         144,         /*losses*/ 1.5, 2.5, /*counts*/ 3,
+                            1, /*stop*/ 1, /*saving*/ 2};
   const std::vector<int64_t> unit_chunks{0, 2, 3};
   const VoteLayout layout{
       .units = 2, .micro_batches = 2, .unit_chunks = unit_chunks.data(), .chunks = 3};
@@ -196,6 +197,7 @@ TEST(HostStateKernels, CommitClipsByTheWholeNormOrByAUnits) {
   EXPECT_EQ(outcome.get()->targets, 4);
   EXPECT_EQ(outcome.get()->squares, 169);
   EXPECT_EQ(outcome.get()->stop, 1);
+  EXPECT_EQ(outcome.get()->saving, 2);
   EXPECT_EQ(outcome.get()->finite, 1);
   EXPECT_EQ(outcome.scale(0), scale(13));
   EXPECT_EQ(outcome.scale(1), scale(13));

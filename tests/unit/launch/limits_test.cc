@@ -77,9 +77,9 @@ TEST(Limits, ARefusalNamesTheLimitThatStandsInTheWay) {
             "layout.ranks = 30: this host starts at most 21 ranks of workers \"thread\" over tcp: "
             "1024 open files (ulimit -Hn) allow no more");
   EXPECT_EQ(
-      too_many_ranks(layout(200, Workers::kProcess, "shm"), {.files = 1024, .threads = 800}),
+      too_many_ranks(layout(200, Workers::kProcess, "shm"), {.files = 1024, .threads = 900}),
       "layout.ranks = 200: this host starts at most 100 ranks of workers \"process\" over shm: "
-      "800 further threads allow no more");
+      "900 further threads allow no more");
   EXPECT_EQ(too_many_ranks(layout(1, Workers::kProcess, "shm"), {.files = 1, .threads = 0}), "");
 }
 
