@@ -5,17 +5,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <system_error>
 
-#include "base/bytes.h"
 #include "base/error.h"
 #include "comm/gather.h"
 #include "config/timeout.h"
 #include "eval/evaluate.h"
 #include "net/quiet_thread.h"
 #include "state/load_checkpoint.h"
+#include "train/save_room.h"
 
 namespace tutti {
 
@@ -173,24 +172,11 @@ std::string Trainer::prepare_saves() {
 
   // All hosts need the room, so that all ranks do the same.
   const int64_t floats = run().collector().share();
-  struct Needs {
-    int64_t host, free, bytes;
-  };
-  const Needs mine{run().membership().rank_hosts()[run().context().rank], run().free_at_start(),
-                   run().forecast_bytes() + floats * static_cast<int64_t>(sizeof(float))};
-  std::vector<Needs> all(run().context().size);
+  const RankNeeds mine{run().membership().rank_hosts()[run().context().rank], run().free_at_start(),
+                       run().forecast_bytes() + floats * static_cast<int64_t>(sizeof(float))};
+  std::vector<RankNeeds> all(run().context().size);
   gather(mine, all);
-  std::map<int64_t, Needs> hosts;
-  for (const Needs& rank : all) {
-    Needs& host = hosts.try_emplace(rank.host, Needs{rank.host, rank.free, 0}).first->second;
-    host.free = std::min(host.free, rank.free);
-    host.bytes += rank.bytes;
-  }
-  for (const auto& [number, host] : hosts)
-    if (host.bytes > host.free)
-      return fmt::format("a copy of the state would need {} of the {} that are free",
-                         bytes_text(static_cast<double>(host.bytes)),
-                         bytes_text(static_cast<double>(host.free)));
+  if (std::string reason = lacks_room(all); !reason.empty()) return reason;
 
   // Written to once now, so that no save waits for the system's pages.
   copy_ = std::make_unique<Arena>(BufferKind::kCopy, static_cast<size_t>(floats) * sizeof(float),
