@@ -41,7 +41,8 @@ struct Stream {
   __m128i abef, cdgh;
 };
 
-/// Hashes `blocks` blocks of each stream.
+/// Hashes `blocks` blocks of each stream, four rounds at a time; from the fifth time on their words
+/// are made of the sixteen before.
 template <int streams>
 __attribute__((target("sha,sse4.1"))) void hash_blocks(Stream* all, size_t blocks) {
   const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
@@ -49,7 +50,6 @@ __attribute__((target("sha,sse4.1"))) void hash_blocks(Stream* all, size_t block
     __m128i words[streams][4], abef[streams], cdgh[streams];
     for (int s = 0; s < streams; ++s) abef[s] = all[s].abef, cdgh[s] = all[s].cdgh;
 
-      // Four rounds at a time; from the fifth time on their words are made of the sixteen before.
 #pragma clang loop unroll(full)
     for (int i = 0; i < 16; ++i) {
 #pragma clang loop unroll(full)

@@ -13,8 +13,8 @@ namespace tutti {
 class Trained {
  public:
   /// The model of a run with the parameters of its checkpoint of a step (kAutomatic: the latest),
-  /// for micro-batches of so many samples. Augmentation is off and the loss is plain. `job` has the numerics to compute with.
-  /// Throws Error naming the run: none, no checkpoint, parameters that do not fit.
+  /// for micro-batches of so many samples. Augmentation is off and the loss is plain. `numerics` are
+  /// what it computes with. Throws Error naming the run: none, no checkpoint, parameters that do not fit.
   Trained(const std::string& run, int64_t micro_batch_size, const NumericsConfig& numerics,
           const MakeModel& make_model, int64_t step = kAutomatic);
   Trained(const Trained&) = delete;

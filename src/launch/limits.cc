@@ -21,8 +21,8 @@ namespace tutti {
 
 namespace {
 
-// What a rank takes: threads for the compute, its queues, the loader, the connections, the heart and
-// a checkpoint.
+// What a rank takes: threads for the compute, its queues, the loader, the connections, the heart
+// and a checkpoint.
 constexpr int64_t kThreadsOfRank = 9;
 // What a process has open besides: libraries, the run's files, its outputs.
 constexpr int64_t kOtherFiles = 64;

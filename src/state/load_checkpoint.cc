@@ -68,6 +68,18 @@ std::vector<const SavedEntry*> matched(const CheckpointReader& reader,
   return all;
 }
 
+/// The manifest's hashes go together in the order of the state's entries, or it was altered.
+void check_state_hash(const CheckpointReader& reader,
+                      std::span<const SavedEntry* const> in_model_order) {
+  const Manifest& manifest = reader.manifest();
+  StateHasher hasher(in_model_order.size());
+  for (const SavedEntry* entry : in_model_order) hasher.add(entry->shape, entry->ranges);
+  if (const std::string hash = hasher.finish(manifest.counters); hash != manifest.state_sha256)
+    damaged_checkpoint(
+        reader.path() + "/" + kManifestFile,
+        fmt::format("the state's hash is {}, it says {}", hash, manifest.state_sha256));
+}
+
 }  // namespace
 
 Range SavedEntry::range(size_t number) const {
@@ -148,6 +160,9 @@ void CheckpointReader::read(std::span<const Wanted> ranges) const {
 std::string fault_of_checkpoint(const std::string& checkpoint) {
   try {
     CheckpointReader reader(checkpoint);
+    std::vector<const SavedEntry*> all;
+    for (const SavedEntry& entry : reader.entries()) all.push_back(&entry);
+    check_state_hash(reader, all);
     for (const SavedEntry& entry : reader.entries())
       for (size_t r = 0; r < entry.ranges.size(); ++r) reader.read(entry, r);
   } catch (const Error& error) {
@@ -161,14 +176,7 @@ StateCounters load_checkpoint(const std::string& checkpoint, const std::vector<E
   CheckpointReader reader(checkpoint);
   const std::vector<const SavedEntry*> saved = matched(reader, entries);
 
-  // The manifest's hashes go together in the order of the job's entries, or it was altered.
-  const Manifest& manifest = reader.manifest();
-  StateHasher hasher(entries.size());
-  for (size_t e = 0; e < entries.size(); ++e) hasher.add(entries[e], saved[e]->ranges);
-  if (const std::string hash = hasher.finish(manifest.counters); hash != manifest.state_sha256)
-    damaged_checkpoint(
-        checkpoint + "/" + kManifestFile,
-        fmt::format("the state's hash is {}, it says {}", hash, manifest.state_sha256));
+  check_state_hash(reader, saved);
 
   // Ranges that a piece has whole are read to their place, two at a time, since two are hashed side
   // by side; of others a part is copied there.
@@ -196,7 +204,7 @@ StateCounters load_checkpoint(const std::string& checkpoint, const std::vector<E
     }
   }
   read_pair();
-  return manifest.counters;
+  return reader.manifest().counters;
 }
 
 void load_checkpoint(const std::string& checkpoint, State& state) {

@@ -177,8 +177,6 @@ std::vector<StatePiece> Units::updated_pieces() const {
   return updated;
 }
 
-bool Units::whole() const { return held_ == all_held(shape_); }
-
 State Units::state(const StateCounters& counters) const {
   // A rank that holds everything has one piece per entry, all of it.
   TUTTI_CHECK(pieces_.size() == entries_.size(), "{} pieces of {} entries are not the whole state",

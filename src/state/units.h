@@ -70,8 +70,6 @@ class Units final : public UnitValues {
   /// Those that this rank updates itself, without its copies of what others update: what is right
   /// when a step was committed and new parameters have not been gathered.
   std::vector<StatePiece> updated_pieces() const;
-  /// Whether this rank holds all of every unit.
-  bool whole() const;
   /// Every parameter and slot, in model order, of a rank that holds all of them;
   /// spans as in pieces().
   State state(const StateCounters& counters) const;

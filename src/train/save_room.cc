@@ -13,7 +13,8 @@ std::string lacks_room(std::span<const RankNeeds> ranks) {
   // Who looked after another rank had begun saw less: the least counts.
   std::map<int64_t, RankNeeds> hosts;
   for (const RankNeeds& rank : ranks) {
-    RankNeeds& host = hosts.try_emplace(rank.host, RankNeeds{rank.host, rank.free, 0}).first->second;
+    RankNeeds& host =
+        hosts.try_emplace(rank.host, RankNeeds{rank.host, rank.free, 0}).first->second;
     host.free = std::min(host.free, rank.free);
     host.bytes += rank.bytes;
   }

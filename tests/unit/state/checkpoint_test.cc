@@ -163,7 +163,9 @@ TEST_F(CheckpointTest, AManifestThatIsMissingMalformedAlteredOrOfAnotherVersionI
   EXPECT_TRUE(contains(fault_of("[]"), file + ": damaged: "));
   EXPECT_TRUE(contains(fault_of(altered("cursor", "many")), file + ": damaged: "));
   EXPECT_TRUE(contains(fault_of(altered("step", 4)), file + ": damaged: the state's hash is"));
+  EXPECT_TRUE(contains(fault_of_checkpoint(path), file + ": damaged: the state's hash is"));
   EXPECT_EQ(fault_of(manifest.dump()), "no fault");
+  EXPECT_EQ(fault_of_checkpoint(path), "");
   std::filesystem::remove(file);
   EXPECT_EQ(load_fault(path, state.state), "cannot open " + file + ": No such file or directory");
   EXPECT_EQ(latest_checkpoint(folder_), "");

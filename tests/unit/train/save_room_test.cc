@@ -11,9 +11,8 @@ constexpr int64_t kGiB = int64_t{1} << 30;
 
 TEST(SaveRoom, IsThereWhereEveryHostHasItForAllOfItsRanks) {
   EXPECT_EQ(lacks_room(std::vector<RankNeeds>{{0, 8 * kGiB, 8 * kGiB}}), "");
-  EXPECT_EQ(lacks_room(std::vector<RankNeeds>{{0, 8 * kGiB, 4 * kGiB},
-                                              {0, 8 * kGiB, 4 * kGiB},
-                                              {1, 3 * kGiB, 3 * kGiB}}),
+  EXPECT_EQ(lacks_room(std::vector<RankNeeds>{
+                {0, 8 * kGiB, 4 * kGiB}, {0, 8 * kGiB, 4 * kGiB}, {1, 3 * kGiB, 3 * kGiB}}),
             "");
 }
 
